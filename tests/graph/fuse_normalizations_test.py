@@ -83,23 +83,21 @@ def step_of(
 
 
 def find(graph_def: graph_pb2.GraphDef, preserve: Sequence[str] = (), device: str = "CPU") -> Found:
-    view = GraphView(graph_def)
-    return find_training_normalizations(
-        view, GraphProperties(view), device_type=device, nodes_to_preserve=preserve
-    )
+    view = GraphView(graph_def, preserve)
+    return find_training_normalizations(view, GraphProperties(view), device)
 
 
 def fused(graph: Graph, count: int, device: str = "CPU") -> graph_pb2.GraphDef:
     """The graph with all of its normalizations fused."""
     graph_def, fetches = graph
-    view = GraphView(graph_def)
+    view = GraphView(graph_def, fetches)
     matches, refusals = find(graph_def, fetches, device)
     assert (len(matches), refusals) == (count, ())
     original = graph_def.SerializeToString(deterministic=True)
     new = rewrite_normalizations(view, matches)
     assert graph_def.SerializeToString(deterministic=True) == original
     after = GraphView(new)
-    check_normalizations(view, after, matches, fetches)
+    check_normalizations(view, after, matches)
     assert after.ops.count("FusedBatchNormV3") == count
     assert not {"SquaredDifference", "RsqrtGrad"} & after.op_types
     assert same_graph(new, rewrite_normalizations(view, find(graph_def, fetches, device)[0]))
@@ -325,10 +323,10 @@ def test_fuses_between_casts_that_others_read_too() -> None:
 @pytest.mark.parametrize("which", [0, 1])
 def test_fuses_one_of_a_sum_that_keeps_the_other(which: int) -> None:
     graph = added_to_each_other()
-    view = GraphView(graph[0])
+    view = GraphView(*graph)
     match = find(*graph)[0][which]
     new = rewrite_normalizations(view, [match])
-    check_normalizations(view, GraphView(new), [match], graph[1])
+    check_normalizations(view, GraphView(new), [match])
     assert_same_numbers(graph, new)
 
 
@@ -465,9 +463,9 @@ def test_what_others_need(control: bool) -> None:
                 reason = R.CONTROL_DEPENDENCY if control else R.READ_ELSEWHERE
                 assert reasons(graph[0]) == {reason}
             else:
-                view, matches = GraphView(graph[0]), find(*graph)[0]
+                view, matches = GraphView(*graph), find(*graph)[0]
                 new = rewrite_normalizations(view, matches)
-                check_normalizations(view, GraphView(new), matches, graph[1])
+                check_normalizations(view, GraphView(new), matches)
                 assert "FusedBatchNormV3" in GraphView(new).op_types
                 assert_same_numbers(graph, new)
 
@@ -516,7 +514,7 @@ def test_keeps_what_others_need_of_an_image_in_the_other_layout() -> None:
 )
 def test_the_check_finds_a_change(op: str, changes: dict[str, Any]) -> None:
     graph_def, fetches = one_layer()
-    view, matches = GraphView(graph_def), find(graph_def, fetches)[0]
+    view, matches = GraphView(graph_def, fetches), find(graph_def, fetches)[0]
     new = rewrite_normalizations(view, matches)
     node = next(node for node in new.node if node.op == op)
     if "input" in changes:
@@ -524,4 +522,4 @@ def test_the_check_finds_a_change(op: str, changes: dict[str, Any]) -> None:
     for field, value in changes.items():
         setattr(node, field, value)
     with pytest.raises(GraphError):
-        check_normalizations(view, GraphView(new), matches, fetches)
+        check_normalizations(view, GraphView(new), matches)

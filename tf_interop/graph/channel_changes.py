@@ -16,11 +16,8 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor
 from tf_interop.graph.xla import xla_mark
-
-Tensor = tuple[int, int]
-"""A tensor of the graph: the node and the port."""
 
 
 class Kind(enum.Enum):
@@ -85,21 +82,13 @@ class ChannelChanges:
 
     Attributes:
         dtypes: those of the changed tensors.
-        preserved: names that must stay, because a Session may feed or fetch them.
         absorbed: the nodes of all chains so far.
     """
 
-    def __init__(
-        self,
-        view: GraphView,
-        parameters: Parameters,
-        preserved: frozenset[str],
-        dtypes: Collection[int],
-    ) -> None:
+    def __init__(self, view: GraphView, parameters: Parameters, dtypes: Collection[int]) -> None:
         self._view = view
         self.dtypes = dtypes
         self._parameters = parameters.shapes
-        self.preserved = preserved
         self._is_waited_for = {each for controls in view.control_fanins for each in controls}
         self.absorbed: set[int] = set()
 
@@ -111,7 +100,7 @@ class ChannelChanges:
     def readers(self, index: int) -> list[tuple[int, int]]:
         """The nodes and positions that read a node; none if one may not be in its chain."""
         view = self._view
-        if view.names[index] in self.preserved or index in self._is_waited_for:
+        if view.names[index] in view.preserved or index in self._is_waited_for:
             return []
         readers = [
             (reader, position, port)
@@ -130,7 +119,7 @@ class ChannelChanges:
         type_names = ("SrcT", "DstT") if node.op == "Cast" else ("T",)
         return (
             index not in self.absorbed
-            and node.name not in self.preserved
+            and node.name not in self._view.preserved
             and index not in self._is_waited_for
             and not self._view.control_fanins[index]
             and node.device == device

@@ -14,7 +14,7 @@ from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
-from tf_interop.graph.control_flow import ControlFlow, is_function
+from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
@@ -27,17 +27,14 @@ from tf_interop.graph.ops import (
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
     UNIT_OP,
+    Result,
     StageNode,
     decode_node,
     make_operation,
     result_operand,
 )
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor, recolocate, tensor_text
 from tf_interop.stage import Stage, Step
-
-Output = tuple[int, int]
-"""A tensor: the node, or the step's place in its node, and the port."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +43,7 @@ class _NewNode:
 
     index: int
     steps: Sequence[node_def_pb2.NodeDef]  # each has the name of its original
-    results: Sequence[Output]  # the step output behind each of its outputs
+    results: Sequence[Result]  # the step output behind each of its outputs
     operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
     ways: Sequence[Stage[int]]  # all ways to run the steps, by place
     filters: Mapping[int, Collection[str]]  # the ops that may make each filter that it keeps
@@ -56,18 +53,12 @@ class _NewNode:
 class _Correspondence:
     """Maps the tensors and nodes of `before` to those of `after`."""
 
-    def __init__(
-        self,
-        before: GraphView,
-        after: GraphView,
-        new_nodes: Sequence[_NewNode],
-        preserved: Collection[str],
-    ) -> None:
+    def __init__(self, before: GraphView, after: GraphView, new_nodes: Sequence[_NewNode]) -> None:
         self.before, self.after = before, after
         # Each step in `before`: how `after` reads its first output; empty if it cannot.
         self.steps: dict[int, str] = {}
         self.moved: dict[int, int] = {}  # the new node of each step that is gone
-        self._outputs: dict[Output, Output] = {}
+        self._outputs: dict[Tensor, Tensor] = {}
         for new in new_nodes:
             name = after.names[new.index]
             results = {result: port for port, result in enumerate(new.results)}
@@ -79,14 +70,14 @@ class _Correspondence:
                         f"stage or unit, got '{step.name}'."
                     )
                 port = results.get((place, 0))
-                self.steps[index] = "" if port is None else f"{name}:{port}" if port else name
-                if step.name not in preserved:
+                self.steps[index] = "" if port is None else tensor_text(name, port)
+                if step.name not in before.preserved:
                     self.moved[index] = new.index
             for port, (place, port_before) in enumerate(new.results):
                 source = before.index_of[new.steps[place].name]
                 self._outputs[source, port_before] = (new.index, port)
 
-    def tensor(self, tensor: Output) -> Output:
+    def tensor(self, tensor: Tensor) -> Tensor:
         """The counterpart of a tensor of `before`; raises if its new node does not return it."""
         source, port = tensor
         if source not in self.moved:
@@ -112,13 +103,7 @@ class _Correspondence:
         }
 
 
-def check_rewrite(
-    before: GraphView,
-    after: GraphView,
-    nodes_to_preserve: Collection[str],
-    *,
-    fetches: Collection[str] = (),
-) -> None:
+def check_rewrite(before: GraphView, after: GraphView) -> None:
     """Checks that a graph with new stages or units computes what it did before.
 
     `after` has no cycle, and its ConvStage and Unit nodes are well-formed. Its view has checked
@@ -133,14 +118,12 @@ def check_rewrite(
        still there, and there are no new ones. Everything else in these readers is as before, except
        that a node placed with a step is placed with its new node.
 
-    Other nodes need only be present: comparing them would take longer than all other checks. Names
-    to preserve that `before` lacks are ignored.
+    Other nodes need only be present: comparing them would take longer than all other checks.
 
     Raises:
         GraphError: one of these is violated. The message names the node.
     """
     after.topological_order()
-    preserved = {name for name in nodes_to_preserve if name in before.index_of}
     new_ops = (CONV_STAGE_OP, UNIT_OP)
     old = {(before.names[index], op) for index, op in enumerate(before.ops) if op in new_ops}
     new_nodes = [
@@ -148,7 +131,7 @@ def check_rewrite(
         for index, op in enumerate(after.ops)
         if op in new_ops and (after.names[index], op) not in old
     ]
-    correspondence = _Correspondence(before, after, new_nodes, preserved)
+    correspondence = _Correspondence(before, after, new_nodes)
     moved = correspondence.moved
     expected = {name for index, name in enumerate(before.names) if index not in moved}
     expected.update(after.names[new.index] for new in new_nodes)
@@ -158,9 +141,9 @@ def check_rewrite(
             f"{sorted(expected - after.index_of.keys())[:5]} missing and "
             f"{sorted(after.index_of.keys() - expected)[:5]} too many."
         )
-    control_flow = ControlFlow(before, nodes_to_preserve, fetches)
+    control_flow = ControlFlow(before)
     # A Session may also feed what it fetches.
-    feeds = set() if is_function(before) else preserved
+    feeds = frozenset() if before.is_function else before.preserved
     for new in new_nodes:
         _check_new_node(new, correspondence, control_flow, feeds)
         _check_filters(new, after, feeds)
@@ -298,21 +281,9 @@ def _check_reader(index: int, correspondence: _Correspondence) -> None:
     expected = node_def_pb2.NodeDef()
     expected.CopyFrom(old)
     expected.input[:] = new.input
-    if COLOCATION in old.attr:
-        classes = {_redirect_class(entry, correspondence) for entry in old.attr[COLOCATION].list.s}
-        got = set(new.attr[COLOCATION].list.s) if COLOCATION in new.attr else set()
-        _expect_same(classes, got, COLOCATION, name, name)
-        expected.attr[COLOCATION].CopyFrom(new.attr[COLOCATION])
+    moved = correspondence.moved.items()
+    recolocate([expected], {before.names[step]: after.names[place] for step, place in moved})
     _expect_same(expected, new, "op, device and attributes", name, name)
-
-
-def _redirect_class(entry: bytes, correspondence: _Correspondence) -> bytes:
-    name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
-    index = correspondence.before.index_of.get(name)
-    moved = None if index is None else correspondence.moved.get(index)
-    if moved is None or not entry.startswith(COLOCATED_WITH):
-        return entry
-    return COLOCATED_WITH + correspondence.after.names[moved].encode()
 
 
 def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:

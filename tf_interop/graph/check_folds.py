@@ -5,17 +5,14 @@ It does not know how folds were found. Whether the arithmetic is right is a matt
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.control_flow import is_function
 from tf_interop.graph.program import KEPT_OP
-from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.graph.view import GraphView, Tensor
 
 
-def check_folds(
-    before: GraphView, after: GraphView, nodes_to_preserve: Collection[str] = ()
-) -> None:
+def check_folds(before: GraphView, after: GraphView) -> None:
     """Checks a graph with folds and Kept nodes. Its view has checked names and inputs.
 
     1. It has no cycle.
@@ -53,19 +50,17 @@ def check_folds(
         new = {after.names[source] for source in waits - made}
         if lost or new - {before.names[source] for source in before.control_fanins[old]}:
             raise GraphError(f"Expected the control dependencies of '{name}' to stay.")
-    gone = before.index_of.keys() - after.index_of.keys()
-    stay = {parse_input(name)[0] for name in nodes_to_preserve}
-    is_called = is_function(before)
-    missing = sorted(
-        name
-        for name in gone
+    missing = []
+    for name in sorted(before.index_of.keys() - after.index_of.keys()):
+        index = before.index_of[name]
+        op = before.ops[index]
+        is_read_in_function = before.is_function and op == "ReadVariableOp"
         if (
-            name in stay
-            and not (is_called and before.ops[before.index_of[name]] == "ReadVariableOp")
-        )
-        or not before.readers[before.index_of[name]]
-        or before.ops[before.index_of[name]] in ("_Arg", "_Retval", "VarHandleOp")
-    )
+            (name in before.preserved and not is_read_in_function)
+            or not before.readers[index]
+            or op in ("_Arg", "_Retval", "VarHandleOp")
+        ):
+            missing.append(name)
     if missing:
         raise GraphError(
             f"Expected preserved nodes and results to stay, got {missing[:5]} missing."
@@ -86,6 +81,6 @@ def _handle(view: GraphView, read: int) -> tuple[str, int]:
     return view.names[source], port
 
 
-def _variables(view: GraphView, kept: int) -> Sequence[tuple[int, int]]:
+def _variables(view: GraphView, kept: int) -> Sequence[Tensor]:
     """The handles of the variables that a Kept node reads."""
     return view.fanins[kept][: view.nodes[kept].attr["N"].i]

@@ -6,7 +6,7 @@ tests.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.find_normalizations import TrainingNormalization
@@ -18,10 +18,7 @@ _SUM_OPS = frozenset({"Add", "AddV2", "AddN"})
 
 
 def check_normalizations(
-    before: GraphView,
-    after: GraphView,
-    matches: Sequence[TrainingNormalization],
-    nodes_to_preserve: Collection[str] = (),
+    before: GraphView, after: GraphView, matches: Sequence[TrainingNormalization]
 ) -> None:
     """Checks a graph with fused normalizations. Its view has checked names and inputs.
 
@@ -37,13 +34,14 @@ def check_normalizations(
     after.topological_order()
     results = {tensor for match in matches for tensor in match.results}
     members = {index for match in matches for index in match.members}
-    preserved = frozenset(nodes_to_preserve)
     # Tensors of the graph before, by their place there; None for those of new nodes.
     old_index = [before.index_of.get(name) for name in after.names]
     for index, old in enumerate(before.nodes):
         place = after.index_of.get(old.name)
         if place is None:
-            is_free = old.op in _PURE_OPS and old.name not in preserved and before.fanouts[index]
+            is_free = (
+                old.op in _PURE_OPS and old.name not in before.preserved and before.fanouts[index]
+            )
             if not is_free:
                 raise GraphError(f"Expected node '{old.name}' to stay, got a graph without it.")
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
@@ -44,11 +43,7 @@ def _require(
 
 
 def find_convolutions(
-    view: GraphView,
-    properties: GraphProperties,
-    *,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
+    view: GraphView, properties: GraphProperties
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     """Finds the convolutions that can be part of a stage; unknown shapes are no obstacle.
 
@@ -63,7 +58,7 @@ def find_convolutions(
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     if not indices:
         return (), ()
-    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
+    control_flow = ControlFlow(view)
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
     for index in view.by_rank(indices):

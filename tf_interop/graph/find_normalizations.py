@@ -40,10 +40,9 @@ from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.normalization_proof import Evaluation, Inputs, Result, Vector
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties
-from tf_interop.graph.rewrite import Tensor
 from tf_interop.graph.sampled_values import ImageShapes, Sampled, Value, constant_value
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView, device_type_of, is_local
+from tf_interop.graph.view import GraphView, Tensor, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
 from tf_interop.tensorflow_internals import is_op_determinism_on
 
@@ -113,12 +112,7 @@ def _require(holds: object, reason: RefusalReason, expected: str, got: object) -
 
 
 def find_training_normalizations(
-    view: GraphView,
-    properties: GraphProperties,
-    *,
-    device_type: str,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
+    view: GraphView, properties: GraphProperties, device_type: str
 ) -> tuple[tuple[TrainingNormalization, ...], tuple[Refusal, ...]]:
     """Finds the normalizations in training that the fused operations compute faster.
 
@@ -131,7 +125,7 @@ def find_training_normalizations(
     """
     if "Rsqrt" not in view.op_types:
         return (), ()
-    finder = _Finder(view, properties, nodes_to_preserve, fetches)
+    finder = _Finder(view, properties)
     found, refusals, seen = [], [], set[int]()
 
     def anchors(op: str) -> list[int]:
@@ -179,18 +173,9 @@ class _Statistics:
 class _Finder:
     """Finds the normalizations of one graph."""
 
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        nodes_to_preserve: Collection[str],
-        fetches: Collection[str],
-    ) -> None:
+    def __init__(self, view: GraphView, properties: GraphProperties) -> None:
         self._view, self._properties = view, properties
-        self._control_flow = ControlFlow(view, nodes_to_preserve, fetches)
-        self._preserved = frozenset(
-            view.index_of[name] for name in nodes_to_preserve if name in view.index_of
-        )
+        self._control_flow = ControlFlow(view)
         self._positions = positions(view)
         self._constants: dict[int, Value | None] = {}
 
@@ -343,7 +328,7 @@ class _Finder:
         """Requires that every image in between can go, and that nothing else is in the way."""
         view, flow = self._view, self._control_flow
         own = evaluation.inner | {index for index, _ in match.results}
-        names = sorted(view.names[index] for index in own & self._preserved)
+        names = sorted(view.preserved & {view.names[index] for index in own})
         _require(not names, RefusalReason.PRESERVED, "nodes that nobody feeds or fetches", names)
         removed = removed_members(view, [match], self._positions)
         for index in sorted(evaluation.images - removed, key=self._positions.__getitem__):
@@ -406,7 +391,7 @@ class _Finder:
             for reader in view.fanouts[tensor[0]]:
                 node = view.nodes[reader]
                 is_cast = node.op == "Cast" and attribute_of(node, "DstT").type == dtype
-                if not is_cast or tensor not in view.fanins[reader] or reader in self._preserved:
+                if not is_cast or tensor not in view.fanins[reader] or node.name in view.preserved:
                     return match
                 results[reader, 0] = result, shape
                 members.add(reader)

@@ -47,13 +47,13 @@ from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.graph.batch_origin import BatchOrigins
-from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
+from tf_interop.graph.batchwise import BatchOrigins
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor
 from tf_interop.graph.xla import xla_mark
 
 
@@ -371,7 +371,7 @@ class _Search:
 
     @functools.cached_property
     def _batch_origins(self) -> BatchOrigins:
-        return BatchOrigins(self._view, self._properties, self._changes.preserved)
+        return BatchOrigins(self._view, self._properties)
 
     def _activations(self, index: int, has_shortcut: bool) -> Collection[str]:
         """The activations that TensorFlow's kernel may apply."""

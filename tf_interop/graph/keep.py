@@ -18,23 +18,29 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.channel_changes import Change, Kind, Tensor
+from tf_interop.graph.channel_changes import Change, Kind
 from tf_interop.graph.fold import UNFUSED, Fold
-from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, attribute_of, output_dtypes
+from tf_interop.graph.ops import (
+    UNIT_FILTER_POSITIONS,
+    attribute_of,
+    make_node,
+    output_dtypes,
+    set_attributes,
+)
 from tf_interop.graph.padding import Padding
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.program import RESCALES, KeptNode, encode_kept, make_operation
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.rescale import Rescaling
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.graph.view import GraphView, Tensor, parse_input, recolocate, tensor_text
 
 _UNKNOWN_TO_FUSED = {
     "_FusedDepthwiseConv2dNative": ("explicit_paddings",),
@@ -190,11 +196,15 @@ class _Rewriter:
             self._fuse(new, fold, self._vector_of(fold, offset))
             self._redirect(last, end)
         else:
-            bias_add = node_def_pb2.NodeDef(name=last, op="BiasAdd", device=old.device)
-            bias_add.input.extend([end, self._vector_of(fold, offset)])
-            bias_add.attr["T"].type = dtype
             layout = attribute_of(old, "data_format").s
-            bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
+            bias_add = make_node(
+                "BiasAdd",
+                last,
+                [end, self._vector_of(fold, offset)],
+                old.device,
+                T=dtype,
+                data_format=b"NCHW" if layout[:2] == b"NC" else b"NHWC",
+            )
             _copy_output_shapes(absorbed[-1], bias_add)
             self._replaced[last] = bias_add
         names = [old.name, *(node.name for node in absorbed)]
@@ -209,20 +219,19 @@ class _Rewriter:
         channels = rescaling.channel_count
         filter_ = self._vector_of(rescaling, scale or self._constant(np.float32(1)))
         bias = self._vector_of(rescaling, offset or self._constant(np.float32(0)))
-        new = node_def_pb2.NodeDef(
-            name=old.name, op="_FusedDepthwiseConv2dNative", device=old.device
+        new = make_node(
+            "_FusedDepthwiseConv2dNative",
+            old.name,
+            [self._view.text(rescaling.image), self._reshaped(filter_, (1, 1, channels, 1)), bias],
+            old.device,
+            T=types_pb2.DT_FLOAT,
+            strides=[1] * 4,
+            dilations=[1] * 4,
+            padding=b"VALID",
+            data_format=b"NHWC",
+            num_args=1,
+            fused_ops=[op.encode() for op in ("BiasAdd", rescaling.activation) if op],
         )
-        new.input.extend(
-            [self._text(rescaling.image), self._reshaped(filter_, (1, 1, channels, 1)), bias]
-        )
-        new.attr["T"].type = types_pb2.DT_FLOAT
-        new.attr["strides"].list.i.extend([1] * 4)
-        new.attr["dilations"].list.i.extend([1] * 4)
-        new.attr["padding"].s = b"VALID"
-        new.attr["data_format"].s = b"NHWC"
-        new.attr["num_args"].i = 1
-        epilogue = ["BiasAdd", rescaling.activation] if rescaling.activation else ["BiasAdd"]
-        new.attr["fused_ops"].list.s.extend(op.encode() for op in epilogue)
         new.attr[RESCALES].b = True
         _copy_output_shapes(old, new)
         names = [node.name for node in absorbed]
@@ -241,10 +250,10 @@ class _Rewriter:
                 new.CopyFrom(old)
             new.input[0] = pad.input[0]
             if "Depthwise" in new.op:
-                new.attr["padding"].s = b"SAME"
+                set_attributes(new, padding=b"SAME")
             else:
-                new.attr["padding"].s = b"EXPLICIT"
-                new.attr["explicit_paddings"].list.i[:] = [0, 0, *padding.amounts, 0, 0]
+                amounts = [0, 0, *padding.amounts, 0, 0]
+                set_attributes(new, padding=b"EXPLICIT", explicit_paddings=amounts)
             new.experimental_debug_info.original_node_names.append(pad.name)
             shapes, of_pad = (attribute_of(each, "_input_shapes").list.shape for each in (new, pad))
             if shapes and of_pad:
@@ -274,23 +283,21 @@ class _Rewriter:
             if len(new.attr["_input_shapes"].list.shape) >= 2:
                 new.attr["_input_shapes"].list.shape[1].CopyFrom(tf.TensorShape(grouped).as_proto())
         arguments = [bias]
-        fused_ops = ["BiasAdd"]
+        fused_ops = [b"BiasAdd"]
         if fold.shortcut is not None:
-            arguments.append(self._text(fold.shortcut))
-            fused_ops.append("Add")
+            arguments.append(self._view.text(fold.shortcut))
+            fused_ops.append(b"Add")
         if fold.activation:
-            fused_ops.append(fold.activation)
+            fused_ops.append(fold.activation.encode())
         new.input.extend(arguments)
-        new.attr["num_args"].i = len(arguments)
-        new.attr["fused_ops"].list.s.extend([op.encode() for op in fused_ops])
-        new.attr["epsilon"].f = 0.0
+        set_attributes(new, num_args=len(arguments), fused_ops=fused_ops, epsilon=0.0)
         if fold.activation == "LeakyRelu":
             activation = self._view.nodes[fold.absorbed[-1]]
-            new.attr["leakyrelu_alpha"].f = attribute_of(activation, "alpha").f
+            set_attributes(new, leakyrelu_alpha=attribute_of(activation, "alpha").f)
         for name in _UNKNOWN_TO_FUSED.get(fold.fused_op, ()):
             new.attr.pop(name, None)
         if fold.fused_op == "_FusedConv2D":
-            new.attr["TArgs"].list.type.extend([new.attr["T"].type] * len(arguments))
+            set_attributes(new, TArgs=[new.attr["T"].type] * len(arguments))
         shapes = new.attr["_input_shapes"].list.shape
         if len(shapes) >= 2:
             del shapes[2:]
@@ -331,11 +338,6 @@ class _Rewriter:
         factor = self._make("Mul", inverse, scale)
         return factor, self._make("Sub", offset, self._make("Mul", mean, factor))
 
-    def _text(self, tensor: Tensor) -> str:
-        source, port = tensor
-        name = self._view.names[source]
-        return f"{name}:{port}" if port else name
-
     def _product(self, first: str | None, second: str) -> str:
         return second if first is None else self._make("Mul", first, second)
 
@@ -344,7 +346,7 @@ class _Rewriter:
 
     def _vector(self, fold: Fold | Rescaling, tensor: Tensor) -> str:
         """A parameter as a vector of the channels or as a scalar, in float32."""
-        text = self._widened(self._text(tensor))
+        text = self._widened(self._view.text(tensor))
         shape = self._shape(text)
         assert shape is not None
         if len(shape) == 1 and shape[0] == fold.channel_count:
@@ -383,10 +385,7 @@ class _Rewriter:
             return text
         shape = self._shape(text)
         assert shape is not None
-        node = self._add("Cast", shape)
-        node.input.append(text)
-        node.attr["SrcT"].type, node.attr["DstT"].type = before, dtype
-        return str(node.name)
+        return self._add("Cast", [text], shape, SrcT=before, DstT=dtype)
 
     def _dtype(self, text: str) -> int:
         return output_dtypes(self._node(text))[parse_input(text)[1]]
@@ -400,31 +399,23 @@ class _Rewriter:
     def _constant(self, value: np.ndarray | np.float32) -> str:
         key = (value.dtype, value.shape, value.tobytes())
         if key not in self._constants:
-            node = self._add("Const", np.shape(value))
-            node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-            self._constants[key] = node.name
+            tensor = tf.make_tensor_proto(value)
+            self._constants[key] = self._add(
+                "Const", [], np.shape(value), dtype=tensor.dtype, value=tensor
+            )
         return self._constants[key]
 
     def _make(self, op: str, *operands: str, shape: Shape | None = None) -> str:
         """Adds a parameter; its shape is that of its operands, broadcast, if not given."""
         if shape is None:
             shape = np.broadcast_shapes(*(self._shape(each) for each in operands))  # type: ignore[arg-type]
-        node = self._add(op, shape)
-        node.input.extend(operands)
-        node.attr["T"].type = self._dtype(operands[0])
-        if op == "Reshape":
-            node.attr["Tshape"].type = types_pb2.DT_INT32
-        elif op == "BroadcastTo":
-            node.attr["Tidx"].type = types_pb2.DT_INT32
-        return str(node.name)
+        return self._add(op, operands, shape, T=self._dtype(operands[0]))
 
-    def _add(self, op: str, shape: Shape) -> node_def_pb2.NodeDef:
+    def _add(self, op: str, inputs: Sequence[str], shape: Shape, **attributes: Any) -> str:
         name = f"{self._prefix}/{len(self._made)}"
-        node = node_def_pb2.NodeDef(name=name, op=op)
-        self._made[name] = node
+        self._made[name] = make_node(op, name, inputs, **attributes)
         self._made_shapes[name] = tuple(shape)
-        return node
+        return name
 
     def _shape(self, text: str) -> Shape | None:
         name, port = parse_input(text)
@@ -486,7 +477,7 @@ class _Rewriter:
                 if self._is_read(each):
                     places[f"^{each}"] = f"^{name}"
             for port, tensor in enumerate(tensors):
-                places[tensor] = f"{name}:{port}" if port else name
+                places[tensor] = tensor_text(name, port)
         return self._assemble(others, kept_nodes, places), used_bytes
 
     def _is_kept(self, tensor: str) -> bool:
@@ -562,11 +553,7 @@ class _Rewriter:
         places: Mapping[str, str],
     ) -> graph_pb2.GraphDef:
         view = self._view
-        graph_def = graph_pb2.GraphDef(
-            versions=view.graph_def.versions, library=view.graph_def.library
-        )
-        graph_def.node.extend(kept_nodes)
-        graph_def.node.extend(others)
+        graph_def = view.with_nodes([*kept_nodes, *others])
         still_read: set[str] = set()
         for node in graph_def.node:
             inputs = list[str]()
@@ -583,19 +570,8 @@ class _Rewriter:
         graph_def.node.extend(
             view.nodes[view.index_of[each]] for each in self._order if each in remaining
         )
-        names = {node.name for node in graph_def.node}
-        for node in graph_def.node:
-            if COLOCATION in node.attr:
-                classes = node.attr[COLOCATION].list.s
-                there = [
-                    each
-                    for each in classes
-                    if not each.startswith(COLOCATED_WITH)
-                    or each.removeprefix(COLOCATED_WITH).decode("utf-8", "replace") in names
-                ]
-                classes[:] = there
-                if not there:
-                    del node.attr[COLOCATION]
+        gone = view.index_of.keys() - {node.name for node in graph_def.node}
+        recolocate(graph_def.node, dict.fromkeys(gone))
         return graph_def
 
 

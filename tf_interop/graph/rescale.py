@@ -35,12 +35,12 @@ from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor
 
 LEAST_ELEMENTS = 1 << 18
 """The elements of all passes together. On two cores Mul, AddV2 and Relu take as long as the one

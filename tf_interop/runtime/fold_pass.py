@@ -119,36 +119,22 @@ def run_fold_pass(
         node.op == KEPT_OP and device_type_of(node.device) == device_type for node in graph_def.node
     ):
         return None, None
-    view = GraphView(graph_def)
+    view = GraphView(graph_def, nodes_to_preserve, fetches)
     if CONVOLUTION_KINDS.keys().isdisjoint(view.op_types):
         return None, None
     node_count = len(view)
     properties = GraphProperties(view, infer_output_shapes)
-    normalizations, separate = find_training_normalizations(
-        view,
-        properties,
-        device_type=device_type,
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
-    )
+    normalizations, separate = find_training_normalizations(view, properties, device_type)
     changed: graph_pb2.GraphDef | None = None
     if normalizations:
         check_time_limit()
         changed = rewrite_normalizations(view, normalizations)
-        fused = GraphView(changed)
-        check_normalizations(view, fused, normalizations, nodes_to_preserve)
+        fused = GraphView(changed, nodes_to_preserve, fetches)
+        check_normalizations(view, fused, normalizations)
         view, properties = fused, GraphProperties(fused, infer_output_shapes)
         check_time_limit()
-    parameters = find_parameters(
-        view,
-        GraphProperties(view),
-        device_type,
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
-    )
-    changes = ChannelChanges(
-        view, parameters, frozenset(nodes_to_preserve), changed_dtypes(device_type)
-    )
+    parameters = find_parameters(view, GraphProperties(view), device_type)
+    changes = ChannelChanges(view, parameters, changed_dtypes(device_type))
     folds, refusals = find_folds(
         view, properties, parameters, device_type=device_type, changes=changes
     )
@@ -162,12 +148,12 @@ def run_fold_pass(
     )
     if rewriting is not None:
         check_time_limit()
-        check_folds(view, GraphView(rewriting.graph_def), nodes_to_preserve)
+        folded = GraphView(rewriting.graph_def, nodes_to_preserve, fetches)
+        check_folds(view, folded)
         changed = rewriting.graph_def
-    if device_type == "CPU" and rewriting is not None:
-        check_time_limit()
-        folded = GraphProperties(GraphView(rewriting.graph_def), infer_output_shapes)
-        changed = move_strides(rewriting.graph_def, folded, nodes_to_preserve) or changed
+        if device_type == "CPU":
+            check_time_limit()
+            changed = move_strides(folded, GraphProperties(folded, infer_output_shapes)) or changed
     if changed is None and not separate:
         return None, None
     made = () if rewriting is None else rewriting.made
@@ -214,7 +200,7 @@ def arrange_filters(
     Raises:
         GraphError: a convolution that adds a shortcut cannot be in a unit.
     """
-    view = GraphView(graph_def)
+    view = GraphView(graph_def, nodes_to_preserve, fetches)
     properties = GraphProperties(view)
 
     def is_large(index: int) -> bool:
@@ -242,7 +228,7 @@ def arrange_filters(
     ]
     if not found:
         return None
-    regions, reasons = find_steps(view, found, frozenset(nodes_to_preserve), fetches)
+    regions, reasons = find_steps(view, found)
     if unsafe := adding & reasons.keys():
         index = min(unsafe)
         raise GraphError(
@@ -252,10 +238,4 @@ def arrange_filters(
     units = [Unit((index,), index) for index in found if index in regions]
     if not units:
         return None
-    return rewrite_units(
-        view,
-        units,
-        nodes_to_preserve,
-        cores=AS_STOCK,
-        output_shapes=properties.output_shape,
-    )
+    return rewrite_units(view, units, cores=AS_STOCK, output_shapes=properties.output_shape)

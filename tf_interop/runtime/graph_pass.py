@@ -56,10 +56,10 @@ from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties, ShapeInference
 from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
-from tf_interop.graph.split_units import find_whole_unit
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit, unit_name
 from tf_interop.graph.view import GraphView, device_type_of, is_local
+from tf_interop.graph.whole_unit import find_whole_unit
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.planning.always import group_always, leave_out_unmeasured
 from tf_interop.planning.check import check_stages
@@ -116,32 +116,27 @@ def run_conv_stage_pass(
         for node in graph_def.node
     ):
         return None, None
-    view = GraphView(graph_def)
-    convolutions, refusals = _convolutions_on(
-        device_type, view, settings, nodes_to_preserve, infer_output_shapes, fetches
-    )
+    view = GraphView(graph_def, nodes_to_preserve, fetches)
+    convolutions, refusals = _convolutions_on(device_type, view, settings, infer_output_shapes)
     if not convolutions and not refusals:
         return None, None
 
     structure = find_structure(view, convolutions)
     check_time_limit()
-    preserved = nodes_to_preserve
     if settings.makes_units(device_type):
-        view = view if folded is None else GraphView(folded)
+        view = view if folded is None else GraphView(folded, nodes_to_preserve, fetches)
         properties = GraphProperties(view, infer_output_shapes)
-        rewrite, report = _plan_units(
-            settings, view, properties, convolutions, structure, preserved, fetches
-        )
+        rewrite, report = _plan_units(settings, view, properties, convolutions, structure)
     else:
         rewrite, report = _plan_stages(
-            settings, device_type, view, convolutions, refusals, structure, preserved, is_compiled
+            settings, device_type, view, convolutions, refusals, structure, is_compiled
         )
     rewritten = None
     if rewrite is not None:
         check_time_limit()
         rewritten = rewrite()
         check_time_limit()
-        check_rewrite(view, GraphView(rewritten), preserved, fetches=fetches)
+        check_rewrite(view, GraphView(rewritten))
     check_time_limit()
     milliseconds = (time.perf_counter() - start) * 1e3
     return rewritten, dataclasses.replace(report, milliseconds=milliseconds)
@@ -168,9 +163,9 @@ def read_compiled_body(graph_def: graph_pb2.GraphDef, handed: HandedGraph) -> Co
     Raises:
         GraphError: the graph is not well-formed.
     """
-    view = GraphView(without_unread_convolutions(graph_def, handed.nodes_to_preserve))
-    properties = GraphProperties(view, handed.infer_output_shapes)
-    epilogues = find_epilogues(view, properties, handed.nodes_to_preserve)
+    whole = GraphView(graph_def, handed.nodes_to_preserve, handed.fetches)
+    view = without_unread_convolutions(whole)
+    epilogues = find_epilogues(view, GraphProperties(view, handed.infer_output_shapes))
     return CompiledBody(view, epilogues, fuse_epilogues(view, epilogues))
 
 
@@ -214,14 +209,9 @@ def report_left_as_stock(
     if plan is None or not is_measured_here or not any(each.as_stock for each in plan.graphs):
         return None
     start = time.perf_counter()
-    view = GraphView(graph_def)
+    view = GraphView(graph_def, handed.nodes_to_preserve, handed.fetches)
     convolutions, refusals = _convolutions_on(
-        handed.device_type,
-        view,
-        settings,
-        handed.nodes_to_preserve,
-        handed.infer_output_shapes,
-        handed.fetches,
+        handed.device_type, view, settings, handed.infer_output_shapes
     )
     try:
         entry = measured_entry(plan, convolutions, find_structure(view, convolutions))
@@ -245,9 +235,7 @@ def _convolutions_on(
     device_type: str,
     view: GraphView,
     settings: Settings,
-    nodes_to_preserve: Collection[str],
     infer_output_shapes: ShapeInference | None,
-    fetches: Collection[str],
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     """The convolutions on devices of a type, and those that stay unchanged there."""
     # The batch size decides which entry of a plan applies to the graph.
@@ -255,10 +243,7 @@ def _convolutions_on(
         graph.batch_size is not None for graph in settings.plan.graphs
     )
     found, refused = find_convolutions(
-        view,
-        GraphProperties(view, infer_output_shapes if needs_batch_size else None),
-        nodes_to_preserve=nodes_to_preserve,
-        fetches=fetches,
+        view, GraphProperties(view, infer_output_shapes if needs_batch_size else None)
     )
     convolutions = tuple(node for node in found if _is_on(node.device, device_type))
     refusals = tuple(
@@ -281,7 +266,6 @@ def _plan_stages(
     convolutions: tuple[ConvolutionNode, ...],
     refusals: tuple[Refusal, ...],
     structure: Structure,
-    nodes_to_preserve: Collection[str],
     is_compiled: bool,
 ) -> tuple[_Rewrite | None, PassReport]:
     """Plans the stages of a graph.
@@ -323,7 +307,7 @@ def _plan_stages(
     check_stages(stages, view, convolutions)
     ways = [each.ways for each in stages]
     are_timed = settings.stages_time_themselves(device_type)
-    return lambda: rewrite_stages(view, ways, nodes_to_preserve, are_timed=are_timed), report
+    return lambda: rewrite_stages(view, ways, are_timed=are_timed), report
 
 
 def _plan_units(
@@ -332,8 +316,6 @@ def _plan_units(
     properties: GraphProperties,
     convolutions: Sequence[ConvolutionNode],
     structure: Structure,
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
 ) -> tuple[_Rewrite | None, PassReport]:
     """Plans the units of a graph: each on one core, or such that they time themselves.
 
@@ -342,9 +324,7 @@ def _plan_units(
     Returns:
         As `_plan_stages` does.
     """
-    units, refused = find_units(
-        view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches
-    )
+    units, refused = find_units(view, properties)
     report = PassReport(
         device_type="CPU",
         node_count=len(view),
@@ -359,8 +339,8 @@ def _plan_units(
         if not settings.times_itself:
             return None, dataclasses.replace(report, why_unchanged="self-timing is off")
         if mode_of(convolutions) == "inference":
-            units = _as_one(view, properties, units, nodes_to_preserve, fetches)
-        units = _of_one_region(view, properties, units, nodes_to_preserve, fetches)
+            units = _as_one(view, properties, units)
+        units = _of_one_region(view, properties, units)
         # Functions with the same units share their times, such as one that is traced again. A trace
         # for one image, whose batch cannot be divided, has others.
         steps = [([view.names[step] for step in unit.steps], bool(unit.split)) for unit in units]
@@ -376,9 +356,7 @@ def _plan_units(
     )
     shapes = properties.output_shape
     return (
-        lambda: rewrite_units(
-            view, units, nodes_to_preserve, output_shapes=shapes, timed_graph=timed_graph
-        ),
+        lambda: rewrite_units(view, units, output_shapes=shapes, timed_graph=timed_graph),
         report,
     )
 
@@ -397,31 +375,23 @@ def _with_plan(
 
 
 def _as_one(
-    view: GraphView,
-    properties: GraphProperties,
-    units: tuple[Unit, ...],
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
+    view: GraphView, properties: GraphProperties, units: tuple[Unit, ...]
 ) -> tuple[Unit, ...]:
     """One unit in place of all, if it has all their convolutions and products."""
-    whole = find_whole_unit(view, properties, nodes_to_preserve=nodes_to_preserve, fetches=fetches)
+    whole = find_whole_unit(view, properties)
     anchors = {step for unit in units for step in unit.steps if view.ops[step] in ANCHOR_OPS}
     return (whole,) if whole is not None and anchors <= set(whole.steps) else units
 
 
 def _of_one_region(
-    view: GraphView,
-    properties: GraphProperties,
-    units: Sequence[Unit],
-    nodes_to_preserve: Collection[str],
-    fetches: Collection[str],
+    view: GraphView, properties: GraphProperties, units: Sequence[Unit]
 ) -> tuple[Unit, ...]:
     """The large units in the control-flow region of most.
 
     A step is one run of all of them. Small ones stay ops, because one that runs first would hide
     the sizes of the step's input.
     """
-    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
+    control_flow = ControlFlow(view)
     large = [unit for unit in units if not is_small_unit(view, properties, unit)]
     regions = collections.Counter(control_flow.region(unit.head) for unit in large)
     most = {region for region, _ in regions.most_common(1)}
