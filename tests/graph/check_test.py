@@ -123,7 +123,6 @@ def test_accepts_a_rewrite_and_none() -> None:
 OF_STAGES: list[tuple[Damage, str]] = [
     (remove("apart"), "'apart'"),
     (lambda g: g.node.add(name="new", op="NoOp"), "'new'"),
-    (edit(STAGE, lambda node: node.attr.pop("schedules")), "'schedules'"),
     (read("reads", 0, f"{STAGE}:1"), "inputs of 'reads'"),
     (read("reads", 5, "^apart"), "control dependencies.*node 'reads'"),
     (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "attributes of 'reads'"),

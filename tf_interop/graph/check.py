@@ -6,9 +6,8 @@ and Unit nodes with the nodes that are gone.
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import node_def_pb2
 
@@ -27,8 +26,8 @@ from tf_interop.graph.ops import (
 from tf_interop.graph.program import (
     CONV_STAGE_OP,
     UNIT_OP,
-    Result,
     StageNode,
+    UnitNode,
     decode_node,
     make_operation,
     result_operand,
@@ -36,18 +35,7 @@ from tf_interop.graph.program import (
 from tf_interop.graph.view import GraphView, Tensor, recolocate, tensor_text
 from tf_interop.stage import Stage, Step
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _NewNode:
-    """The contents of a ConvStage or Unit node."""
-
-    index: int
-    steps: Sequence[node_def_pb2.NodeDef]  # each has the name of its original
-    results: Sequence[Result]  # the step output behind each of its outputs
-    operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
-    ways: Sequence[Stage[int]]  # all ways to run the steps, by place
-    filters: Mapping[int, Collection[str]]  # the ops that may make each filter that it keeps
-    allowed_ops: Collection[str]
+_NewNode = StageNode | UnitNode
 
 
 class _Correspondence:
@@ -60,7 +48,7 @@ class _Correspondence:
         self.moved: dict[int, int] = {}  # the new node of each step that is gone
         self._outputs: dict[Tensor, Tensor] = {}
         for new in new_nodes:
-            name = after.names[new.index]
+            name, place_after = new.name, after.index_of[new.name]
             results = {result: port for port, result in enumerate(new.results)}
             for place, step in enumerate(new.steps):
                 index = before.index_of.get(step.name)
@@ -72,10 +60,10 @@ class _Correspondence:
                 port = results.get((place, 0))
                 self.steps[index] = "" if port is None else tensor_text(name, port)
                 if step.name not in before.preserved:
-                    self.moved[index] = new.index
+                    self.moved[index] = place_after
             for port, (place, port_before) in enumerate(new.results):
                 source = before.index_of[new.steps[place].name]
-                self._outputs[source, port_before] = (new.index, port)
+                self._outputs[source, port_before] = (place_after, port)
 
     def tensor(self, tensor: Tensor) -> Tensor:
         """The counterpart of a tensor of `before`; raises if its new node does not return it."""
@@ -127,14 +115,14 @@ def check_rewrite(before: GraphView, after: GraphView) -> None:
     new_ops = (CONV_STAGE_OP, UNIT_OP)
     old = {(before.names[index], op) for index, op in enumerate(before.ops) if op in new_ops}
     new_nodes = [
-        _read(after, index)
+        decode_node(after.nodes[index])
         for index, op in enumerate(after.ops)
         if op in new_ops and (after.names[index], op) not in old
     ]
     correspondence = _Correspondence(before, after, new_nodes)
     moved = correspondence.moved
     expected = {name for index, name in enumerate(before.names) if index not in moved}
-    expected.update(after.names[new.index] for new in new_nodes)
+    expected.update(new.name for new in new_nodes)
     if expected != after.index_of.keys():
         raise GraphError(
             "Expected the nodes of the graph, and stages or units instead of their steps, got "
@@ -155,25 +143,6 @@ def check_rewrite(before: GraphView, after: GraphView) -> None:
         _check_reader(index, correspondence)
 
 
-def _read(view: GraphView, index: int) -> _NewNode:
-    node = decode_node(view.nodes[index])
-    ways: Sequence[Stage[int]] = [Stage.in_sequence(map(Step, range(len(node.steps))))]
-    kept_ops: Collection[str] = UNIT_KEPT_FILTER_OPS
-    allowed_ops: Collection[str] = STEP_OPS | COMPANION_OPS
-    if isinstance(node, StageNode):
-        ways = [schedule.stage for schedule in node.schedules]
-        kept_ops, allowed_ops = STAGE_KEPT_FILTER_OPS, CONVOLUTION_KINDS.keys()
-    return _NewNode(
-        index,
-        node.steps,
-        node.results,
-        {f"inputs:{place}": dtype for place, dtype in enumerate(node.input_dtypes)},
-        ways,
-        dict.fromkeys(node.kept_inputs, kept_ops),
-        allowed_ops,
-    )
-
-
 def _check_new_node(
     new: _NewNode,
     correspondence: _Correspondence,
@@ -181,29 +150,37 @@ def _check_new_node(
     feeds: Collection[str],
 ) -> None:
     """Compares a node's operands, dependencies, device and region with its steps' originals."""
-    before, after = correspondence.before, correspondence.after
-    node_after, new_name = after.nodes[new.index], after.names[new.index]
-    inputs = dict(zip(new.operands, after.fanins[new.index], strict=True))
+    before, after, new_name = correspondence.before, correspondence.after, new.name
+    new_index = after.index_of[new_name]
+    device = after.nodes[new_index].device
+    tensors = zip(after.fanins[new_index], new.input_dtypes, strict=True)
+    # The tensor, with its dtype, behind each operand that is an input.
+    inputs = {f"inputs:{place}": each for place, each in enumerate(tensors)}
+    ways: list[Stage[int]] = [Stage.in_sequence(map(Step, range(len(new.steps))))]
+    allowed_ops: Collection[str] = STEP_OPS | COMPANION_OPS
+    if isinstance(new, StageNode):
+        ways = [schedule.stage for schedule in new.schedules]
+        allowed_ops = CONVOLUTION_KINDS.keys()
     indices = [before.index_of[step.name] for step in new.steps]
     place_of = {index: place for place, index in enumerate(indices)}
     region = control_flow.region(indices[0])
     controls: set[int] = set()
-    unused = set(new.operands)
+    unused = set(inputs)
     for step, index in zip(new.steps, indices, strict=True):
-        node, tensors = before.nodes[index], before.fanins[index]
+        node, fanins = before.nodes[index], before.fanins[index]
         name = node.name
-        if node.op not in new.allowed_ops:
+        if node.op not in allowed_ops:
             raise GraphError(
                 f"Expected ops that may be steps of '{new_name}', got {node.op} at '{name}'."
             )
-        _expect_same(node.device, node_after.device, "device", name, new_name)
+        _expect_same(node.device, device, "device", name, new_name)
         if region is None or control_flow.region(index) != region:
             raise GraphError(
                 f"Expected the steps of '{new_name}' in one control-flow region, got "
                 f"'{before.names[indices[0]]}' and '{name}' in different or unclear ones."
             )
-        _expect_same(len(tensors), len(step.input), "operands", name, new_name)
-        for tensor, operand, dtype in zip(tensors, step.input, input_dtypes(node), strict=True):
+        _expect_same(len(fanins), len(step.input), "operands", name, new_name)
+        for tensor, operand, dtype in zip(fanins, step.input, input_dtypes(node), strict=True):
             source, port = tensor
             if source in place_of:
                 of_step = result_operand((place_of[source], port))
@@ -215,8 +192,7 @@ def _check_new_node(
                     )
             else:
                 expected = correspondence.tensor(tensor), dtype
-                got = inputs.get(operand), new.operands.get(operand)
-                _expect_same(expected, got, "operand", name, new_name)
+                _expect_same(expected, inputs.get(operand), "operand", name, new_name)
         unused.difference_update(step.input)
         made = make_operation(node, step.input)
         _expect_same(made, step, "op and attributes", name, new_name)
@@ -225,16 +201,15 @@ def _check_new_node(
         raise GraphError(
             f"Expected every input of '{new_name}' to be an operand, got {sorted(unused)} unused."
         )
-    _check_controls(after, new.index, controls)
-    dtypes = node_after.attr["Tout"].list.type
-    for (place, port), dtype in zip(new.results, dtypes, strict=True):
+    _check_controls(after, new_index, controls)
+    for (place, port), dtype in zip(new.results, new.output_dtypes, strict=True):
         node = before.nodes[indices[place]]
         if (port, dtype) not in enumerate(output_dtypes(node)):
             raise GraphError(
                 f"Expected an output of '{node.name}' with its dtype, got output {port} of dtype "
                 f"{dtype} at node '{new_name}'."
             )
-    for way in new.ways:
+    for way in ways:
         edge = misplaced_step(before.readers, way.map(indices.__getitem__))
         if edge is not None:
             source_name, reader_name = (before.names[each] for each in edge)
@@ -246,13 +221,15 @@ def _check_new_node(
 
 def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
     """Checks that a node may keep the filters that it keeps."""
-    for position, ops in new.filters.items():
-        source, _ = after.fanins[new.index][position]
+    ops = STAGE_KEPT_FILTER_OPS if isinstance(new, StageNode) else UNIT_KEPT_FILTER_OPS
+    index = after.index_of[new.name]
+    for position in new.kept_inputs:
+        source, _ = after.fanins[index][position]
         node = after.nodes[source]
-        is_on_device = node.device == after.nodes[new.index].device
+        is_on_device = node.device == after.nodes[index].device
         if node.op not in ops or not is_on_device or node.name in feeds:
             raise GraphError(
-                f"Expected filters that '{after.names[new.index]}' keeps to come from "
+                f"Expected filters that '{new.name}' keeps to come from "
                 f"{' or '.join(ops)} nodes on its device that cannot be fed, got input "
                 f"{position}, '{node.name}' of op {node.op}."
             )

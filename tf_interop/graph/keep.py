@@ -36,8 +36,13 @@ from tf_interop.graph.ops import (
 )
 from tf_interop.graph.padding import Padding
 from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.program import RESCALES, KeptNode, encode_kept, make_operation
-from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.program import KEPT_OP, RESCALES, make_operation, serialized
+from tf_interop.graph.properties import (
+    GraphProperties,
+    is_fully_known,
+    shape_protos,
+    state_shapes,
+)
 from tf_interop.graph.rescale import Rescaling
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, Tensor, parse_input, recolocate, tensor_text
@@ -472,7 +477,7 @@ class _Rewriter:
                 used_bytes += size
                 tensors.append(tensor)
             name = f"{self._prefix}_{number}"
-            kept_nodes.append(encode_kept(self._kept(name, device, tensors)))
+            kept_nodes.append(self._kept(name, device, tensors))
             for each in self._ancestors(parse_input(tensor)[0] for tensor in tensors):
                 if self._is_read(each):
                     places[f"^{each}"] = f"^{name}"
@@ -503,7 +508,7 @@ class _Rewriter:
             return None
         return int(math.prod(shape or ()) * tf.as_dtype(self._dtype(tensor)).size)  # type: ignore[arg-type]
 
-    def _kept(self, name: str, device: str, tensors: Sequence[str]) -> KeptNode:
+    def _kept(self, name: str, device: str, tensors: Sequence[str]) -> node_def_pb2.NodeDef:
         needed = self._ancestors(parse_input(tensor)[0] for tensor in tensors)
         order = [each for each in (*self._order, *self._made) if each in needed]
         reads = [each for each in order if self._is_read(each)]
@@ -516,18 +521,24 @@ class _Rewriter:
                 inputs = [_operand(operands, text) for text in node.input]
                 operands[each] = f"steps:{len(steps)}"
                 steps.append(make_operation(node, inputs))
-        return KeptNode(
-            name=name,
-            device=device,
-            variables=tuple(self._node(each).input[0] for each in reads),
-            constants=tuple(constants),
-            constant_dtypes=tuple(output_dtypes(self._node(each))[0] for each in constants),
-            reads=tuple(make_operation(self._node(each), ["inputs:0"]) for each in reads),
-            steps=tuple(steps),
-            results=tuple(_operand(operands, tensor) for tensor in tensors),
-            output_dtypes=tuple(map(self._dtype, tensors)),
-            output_shapes=tuple(map(self._shape, tensors)),
+        shapes = list(map(self._shape, tensors))
+        kept = make_node(
+            KEPT_OP,
+            name,
+            [*(self._node(each).input[0] for each in reads), *constants],
+            device,
+            P=0,
+            N=len(reads),
+            handles=range(len(reads)),
+            Tin=list(map(self._dtype, constants)),
+            Tout=list(map(self._dtype, tensors)),
+            reads=serialized(make_operation(self._node(each), ["inputs:0"]) for each in reads),
+            steps=serialized(steps),
+            results=[_operand(operands, tensor).encode() for tensor in tensors],
+            output_shapes=shape_protos(shapes),
         )
+        state_shapes(kept, *shapes)  # TensorFlow reads one attribute, the pass the other
+        return kept
 
     def _is_large_constant(self, name: str) -> bool:
         node = self._node(name)
