@@ -61,15 +61,12 @@ class _Operation:
 
     @property
     def result(self) -> Shape | None:
-        """The shape of its first output."""
         return self._properties.output_shape(self._index, 0)
 
     def attribute(self, name: str) -> Any:
-        """An attribute, or its default."""
         return attribute_of(self._view.nodes[self._index], name)
 
     def shape(self, position: int) -> Shape | None:
-        """The shape of an operand."""
         return self._properties.input_shape(self._index, position)
 
     def rank(self, position: int = 0) -> int:
@@ -90,7 +87,6 @@ class _Operation:
         return axes is not None and rank > 0 and axes.size > 0 and 0 not in axes.reshape(-1) % rank
 
     def reads_others(self) -> bool:
-        """Whether any node reads an output other than the first."""
         view = self._view
         return any(
             source == self._index and port > 0
@@ -167,7 +163,6 @@ def _einsum(node: _Operation) -> Positions | None:
 
 
 def _gathers_others(node: _Operation) -> bool:
-    """Whether a GatherV2 takes the same entries of each image."""
     return not node.attribute("batch_dims").i and node.spares_first(2, node.rank())
 
 

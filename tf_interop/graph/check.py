@@ -78,7 +78,6 @@ class _Correspondence:
         return self._outputs[tensor]
 
     def node(self, index: int) -> int:
-        """The counterpart of a node of `before`."""
         moved = self.moved.get(index)
         return self.after.index_of[self.before.names[index]] if moved is None else moved
 
@@ -220,7 +219,6 @@ def _check_new_node(
 
 
 def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
-    """Checks that a node may keep the filters that it keeps."""
     ops = STAGE_KEPT_FILTER_OPS if isinstance(new, StageNode) else UNIT_KEPT_FILTER_OPS
     index = after.index_of[new.name]
     for position in new.kept_inputs:
@@ -236,7 +234,6 @@ def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> N
 
 
 def _check_identity(index: int, correspondence: _Correspondence) -> None:
-    """Checks the node that remains of a preserved step."""
     old, after = correspondence.before.nodes[index], correspondence.after
     source = correspondence.steps[index]
     expected = node_def_pb2.NodeDef(
@@ -247,7 +244,6 @@ def _check_identity(index: int, correspondence: _Correspondence) -> None:
 
 
 def _check_reader(index: int, correspondence: _Correspondence) -> None:
-    """Checks a node that reads a step or waits for one."""
     before, after = correspondence.before, correspondence.after
     name = before.names[index]
     index_after = after.index_of[name]

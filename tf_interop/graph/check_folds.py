@@ -82,5 +82,4 @@ def _handle(view: GraphView, read: int) -> tuple[str, int]:
 
 
 def _variables(view: GraphView, kept: int) -> Sequence[Tensor]:
-    """The handles of the variables that a Kept node reads."""
     return view.fanins[kept][: view.nodes[kept].attr["N"].i]

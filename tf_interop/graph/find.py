@@ -197,7 +197,6 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
 
 
 def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple[int, ...]:
-    """The spatial dimensions of `strides` or `dilations`."""
     values = tuple(attribute_of(node, name).list.i)
     is_spatial = len(values) == len(layout) and values[0] == values[layout.index("C")] == 1
     _require(is_spatial, f"{len(layout)} {name}, 1 for batch and channels", values)
@@ -206,7 +205,6 @@ def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple
 
 
 def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, ...]]:
-    """The padding, and the explicit paddings of height and width."""
     padding = _text(node, "padding")
     values = tuple(attribute_of(node, "explicit_paddings").list.i)
     if padding in ("SAME", "VALID"):

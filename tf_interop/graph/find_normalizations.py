@@ -171,8 +171,6 @@ class _Statistics:
 
 
 class _Finder:
-    """Finds the normalizations of one graph."""
-
     def __init__(self, view: GraphView, properties: GraphProperties) -> None:
         self._view, self._properties = view, properties
         self._control_flow = ControlFlow(view)
@@ -289,7 +287,6 @@ class _Finder:
         return shape, channel_axis
 
     def _parameters(self, inverse: int, shapes: ImageShapes) -> tuple[Vector | None, Vector | None]:
-        """The scale and the offset, after 1 / deviation."""
         view, scale = self._view, None
         for product in self._readers(inverse, {"Mul"}):
             scale = self._parameter(self._other(product, (inverse, 0)), shapes)
@@ -408,7 +405,6 @@ class _Finder:
         )
 
     def _readers(self, index: int, ops: Collection[str]) -> list[int]:
-        """The nodes of `ops` that read the first output of a node."""
         view = self._view
         return [
             reader
@@ -428,7 +424,6 @@ class _Finder:
         return others[0] if len(others) == 1 == len(self._view.fanins[index]) - 1 else None
 
     def _constant(self, index: int) -> Value | None:
-        """The value of a Const; None for other nodes."""
         if index not in self._constants:
             node = self._view.nodes[index]
             self._constants[index] = constant_value(node) if node.op == "Const" else None

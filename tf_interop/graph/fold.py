@@ -458,7 +458,6 @@ class _Search:
         return "" if needs_onednn and not tensorflow_internals.is_onednn_on() else op
 
     def _layout(self, index: int) -> bytes:
-        """The layout of the result; empty for a matrix."""
         is_matrix = "MatMul" in self._view.ops[index]
         return b"" if is_matrix else attribute_of(self._view.nodes[index], "data_format").s
 

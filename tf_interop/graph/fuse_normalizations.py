@@ -120,7 +120,6 @@ class _Rewriting:
                 node.attr["N"].i = len(tensors)
 
     def add_fused_nodes(self, match: TrainingNormalization) -> None:
-        """Adds the fused nodes of a normalization."""
         name, channels = self._fused[match.name], _channels(match)
         image, shape = self._text(match.image), match.image_shape
         scale, offset = (

@@ -73,7 +73,6 @@ def join_kept(
 
 
 def _take_packed(kept: node_def_pb2.NodeDef, unpack: node_def_pb2.NodeDef) -> None:
-    """Makes a Kept node read packed variables."""
     variables = list(kept.input[: kept.attr["N"].i])
     rest = list(kept.input[len(variables) :])
     others = [text for text in variables if parse_input(text)[0] != unpack.name]
@@ -87,7 +86,6 @@ def _take_packed(kept: node_def_pb2.NodeDef, unpack: node_def_pb2.NodeDef) -> No
 
 
 def _pack(kept: node_def_pb2.NodeDef) -> None:
-    """Makes the values of a Kept node one tensor."""
     kept.attr["kept_types"].list.type[:] = kept.attr["Tout"].list.type
     kept.attr["Tout"].list.type[:] = [types_pb2.DT_VARIANT]
     for name in ("output_shapes", "_output_shapes"):

@@ -587,7 +587,6 @@ class _Rewriter:
 
 
 def _canonical(text: str) -> str:
-    """The text of a tensor without the port of a first output."""
     return text.removesuffix(":0")
 
 

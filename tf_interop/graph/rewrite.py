@@ -135,14 +135,11 @@ def rewrite_units(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NewNode:
-    """A node that takes the place of others."""
-
     name: str
     members: tuple[int, ...]  # the nodes, in the order of its steps
     results: tuple[Tensor, ...]  # the member's output behind each of its outputs
 
     def output(self, result: Tensor) -> str:
-        """The text of an input that reads a result."""
         return tensor_text(self.name, self.results.index(result))
 
 

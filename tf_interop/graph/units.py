@@ -206,8 +206,6 @@ def _is_paired(view: GraphView, index: int) -> bool:
 
 
 class _Growth:
-    """Extends units step by step."""
-
     def __init__(
         self,
         view: GraphView,
