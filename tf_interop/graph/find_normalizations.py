@@ -5,18 +5,8 @@
     dy, x, mean, inverse, ... --> about twenty operations --> dx, dscale, doffset
 
 The statistics have one form, that of `tf.nn.moments`. They lead to the image, epsilon, the scale,
-the offset, and the gradient of the output. What the rest computes is proved at random points
-(`sampled_values`): every node that can be evaluated from these tensors is, and its value is
-compared with the formulas of
-
-    deviation = sqrt(mean((x - mean)^2) + epsilon),  xhat = (x - mean) / deviation
-    y = scale * xhat + offset
-    doffset = sum(dy),  dscale = sum(dy * xhat)
-    dx = scale / deviation * (dy - doffset / n - xhat * dscale / n)
-
-(Ioffe and Szegedy, Batch Normalization, 2015, section 3), with means and sums over the n pixels of
-the batch. Tensors that agree are *results*. `fuse_normalizations` makes their readers read the
-fused operations.
+the offset, and the gradient of the output. `normalization_proof` finds what of the rest are
+*results*, whose readers `fuse_normalizations` makes read the fused operations.
 
 Preconditions:
   1. the statistics are over all axes but that of channels, of an image of rank 4, in float32 (mixed

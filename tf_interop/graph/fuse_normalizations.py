@@ -1,11 +1,5 @@
 """Fuses batch normalization in training, forward and backward.
 
-    x --> Mean --> SquaredDifference --> Mean --> + epsilon --> Rsqrt --> * scale --> inverse
-    x --> * inverse --> + (offset - mean * inverse) --> y
-    dy, x, mean, inverse, ... --> about twenty operations --> dx, dscale, doffset
-
-                                         ==>
-
     x, scale, offset --> FusedBatchNormV3 --:0--> y
                                           --:1--> mean         --> the moving mean, as before
                                           --:2--> * (n - 1)/n  --> the moving variance, as before
@@ -15,7 +9,7 @@
 The operations pass over the image about fifteen times, the two kernels about five times. Operations
 on vectors of channels stay where something reads them.
 
-The caller ensures that `find_normalizations` found the normalizations in the view.
+`find_normalizations` shows the graph before, and its matches are those of the view.
 
 Guaranteed: names to preserve and devices stay; other nodes keep all but the inputs that were
 results or dropped. A second run finds nothing. `check_normalizations` checks the result.
