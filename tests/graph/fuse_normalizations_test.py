@@ -16,7 +16,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.errors import GraphError
 from tf_interop.graph import find_normalizations
-from tf_interop.graph.check_normalizations import check_normalizations
+from tf_interop.graph.check_fusions import check_normalizations
 from tf_interop.graph.find_normalizations import (
     TrainingNormalization,
     find_training_normalizations,

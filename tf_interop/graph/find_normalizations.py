@@ -27,6 +27,7 @@ from tensorflow.core.framework import types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.find import RefusedError, require
 from tf_interop.graph.normalization_proof import Evaluation, Inputs, Result, Vector
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties
@@ -92,15 +93,6 @@ class TrainingNormalization:
         return (self.image, *vectors, *(() if self.gradient is None else (self.gradient,)))
 
 
-class _RefusalError(Exception):
-    """Ends the reading of one normalization; never leaves this module."""
-
-
-def _require(holds: object, reason: RefusalReason, expected: str, got: object) -> None:
-    if not holds:
-        raise _RefusalError(reason, f"Expected {expected}, got {got}.")
-
-
 def find_training_normalizations(
     view: GraphView, properties: GraphProperties, device_type: str
 ) -> tuple[tuple[TrainingNormalization, ...], tuple[Refusal, ...]]:
@@ -133,7 +125,7 @@ def find_training_normalizations(
         seen.add(statistics.rsqrt)
         try:
             found.append(finder.match(statistics))
-        except _RefusalError as refused:
+        except RefusedError as refused:
             refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
     for index in anchors("Rsqrt"):
         if index not in seen and (other := finder.other_statistics(index)) is not None:
@@ -205,12 +197,12 @@ class _Finder:
         return None
 
     def match(self, statistics: _Statistics) -> TrainingNormalization:
-        """Matches a whole normalization; raises _RefusalError if it must stay as it is."""
+        """Matches a whole normalization; raises RefusedError if it must stay as it is."""
         node = self._view.nodes[statistics.squares]
         dtype = types_pb2.DataType.Name(attribute_of(node, "T").type)
-        _require(dtype == "DT_FLOAT", RefusalReason.DTYPE, "statistics of DT_FLOAT", dtype)
+        require(dtype == "DT_FLOAT", "statistics of DT_FLOAT", dtype, RefusalReason.DTYPE)
         is_ours = is_local(node.device)
-        _require(is_ours, RefusalReason.DEVICE, "a device of this process", f"'{node.device}'")
+        require(is_ours, "a device of this process", f"'{node.device}'", RefusalReason.DEVICE)
         shape, channel_axis = self._image_shape(statistics)
         known = tuple(_some_size(shape) if size is None else size for size in shape)
         shapes = ImageShapes(known, channel_axis)
@@ -223,11 +215,11 @@ class _Finder:
             evaluation = Evaluation(self._view, self._positions, self._constant, shapes, inputs)
             if evaluation.is_differentiated:
                 break
-        _require(
+        require(
             evaluation.has(Result.OUTPUT),
-            RefusalReason.PATTERN,
             "scale * (image - mean) / deviation + offset after the statistics",
             "none",
+            RefusalReason.PATTERN,
         )
         match = TrainingNormalization(
             name=node.name,
@@ -252,28 +244,28 @@ class _Finder:
         shape = self._properties.input_shape(statistics.mean, 0)
         has_rank = shape is not None and len(shape) == 4 and None not in shape[1:]
         expected = "an image of rank 4 with known height, width and channels"
-        _require(has_rank, RefusalReason.SHAPE, expected, shape)
+        require(has_rank, expected, shape, RefusalReason.SHAPE)
         assert shape is not None
         axes = [self._axes(index) for index in (statistics.mean, statistics.variance)]
         is_cpu = device_type_of(self._view.nodes[statistics.squares].device) == "CPU"
         is_nchw = axes == [(0, 2, 3)] * 2 and not is_cpu
-        _require(
+        require(
             axes == [(0, 1, 2)] * 2 or is_nchw,
-            RefusalReason.LAYOUT,
             "statistics over axes 0, 1 and 2 (on a GPU also 0, 2 and 3)",
             " and ".join(map(str, axes)),
+            RefusalReason.LAYOUT,
         )
         elements = math.prod(_USUAL_BATCH_SIZE if size is None else size for size in shape)
-        _require(
+        require(
             not is_cpu or elements >= _LEAST_ELEMENTS or not is_op_determinism_on(),
-            RefusalReason.SLOWER,
             f"under op determinism an image of {_LEAST_ELEMENTS} elements (in batches of "
             f"{_USUAL_BATCH_SIZE} if their size is unknown)",
             elements,
+            RefusalReason.SLOWER,
         )
         channel_axis = 1 if is_nchw else 3
         pixels = elements // (shape[channel_axis] or 1)
-        _require(pixels > 1, RefusalReason.SHAPE, "more than one pixel", shape)
+        require(pixels > 1, "more than one pixel", shape, RefusalReason.SHAPE)
         return shape, channel_axis
 
     def _parameters(self, inverse: int, shapes: ImageShapes) -> tuple[Vector | None, Vector | None]:
@@ -316,7 +308,7 @@ class _Finder:
         view, flow = self._view, self._control_flow
         own = evaluation.inner | {index for index, _ in match.results}
         names = sorted(view.preserved & {view.names[index] for index in own})
-        _require(not names, RefusalReason.PRESERVED, "nodes that nobody feeds or fetches", names)
+        require(not names, "nodes that nobody feeds or fetches", names, RefusalReason.PRESERVED)
         removed = removed_members(view, [match], self._positions)
         for index in sorted(evaluation.images - removed, key=self._positions.__getitem__):
             self._refuse_reader(index, removed)
@@ -324,37 +316,37 @@ class _Finder:
             node = view.nodes[index]
             name = f"'{node.device}' at node '{node.name}'"
             is_same = node.device == match.device
-            _require(is_same, RefusalReason.DEVICE, f"nodes on '{match.device}'", name)
+            require(is_same, f"nodes on '{match.device}'", name, RefusalReason.DEVICE)
             mark = xla_mark(node)
-            _require(not mark, RefusalReason.XLA, "nodes that TensorFlow runs", f"'{mark}'")
+            require(not mark, "nodes that TensorFlow runs", f"'{mark}'", RefusalReason.XLA)
             waits = [each for each in view.control_fanins[index] if each not in removed]
             expected = "no control dependencies on other nodes"
-            _require(not waits, RefusalReason.CONTROL_DEPENDENCY, expected, f"'{node.name}'")
+            require(not waits, expected, f"'{node.name}'", RefusalReason.CONTROL_DEPENDENCY)
             once = flow.always_runs_once(index)
-            _require(once, RefusalReason.CONTROL_FLOW, "no loop or branch", f"'{node.name}'")
+            require(once, "no loop or branch", f"'{node.name}'", RefusalReason.CONTROL_FLOW)
             runs = not flow.may_not_run(index)
-            _require(runs, RefusalReason.NOT_RUN, "nodes that always run", f"'{node.name}'")
+            require(runs, "nodes that always run", f"'{node.name}'", RefusalReason.NOT_RUN)
         # The mean now waits for the scale and offset, and doffset for the image.
         image, gradient = match.image[0], (match.gradient or match.image)[0]
         pairs = [(index, image) for index, _ in match.inputs[1:] if index != gradient]
         for early, late in (*pairs, (image, gradient)):
             what = f"'{view.names[early]}' to wait for nothing that '{view.names[late]}' does not"
             is_early = flow.waits_for_no_more(early, late)
-            _require(is_early, RefusalReason.CONTROL_FLOW, what, "more")
+            require(is_early, what, "more", RefusalReason.CONTROL_FLOW)
 
     def _refuse_reader(self, index: int, removed: Collection[int]) -> None:
         """Raises for the reason why an image stays."""
         view, name = self._view, self._view.names[index]
         for reader in view.fanouts[index]:
             if reader not in removed:
-                raise _RefusalError(
+                raise RefusedError(
                     RefusalReason.CONTROL_DEPENDENCY
                     if index in view.control_fanins[reader]
                     else RefusalReason.READ_ELSEWHERE,
                     f"Expected only the normalization and its gradient to need '{name}', got "
                     f"{view.ops[reader]} at node '{view.names[reader]}'.",
                 )
-        raise _RefusalError(RefusalReason.PATTERN, f"Expected '{name}' to be unneeded, got others.")
+        raise RefusedError(RefusalReason.PATTERN, f"Expected '{name}' to be unneeded, got others.")
 
     def _in_half(self, match: TrainingNormalization) -> TrainingNormalization:
         """The normalization in the type of mixed precision, if it is exactly inside casts.

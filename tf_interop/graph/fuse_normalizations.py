@@ -12,7 +12,7 @@ on vectors of channels stay where something reads them.
 `find_normalizations` shows the graph before, and its matches are those of the view.
 
 Guaranteed: names to preserve and devices stay; other nodes keep all but the inputs that were
-results or dropped. A second run finds nothing. `check_normalizations` checks the result.
+results or dropped. A second run finds nothing. `check_fusions` checks the result.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ Guaranteed: a node that absorbs others keeps its name and device; nodes that nei
 a parameter or an absorbed node, nor wait for a read, keep their bytes; names that must be preserved
 stay. The same arguments give the same graph.
 
-The caller ensures that parameters and folds are those of the view. `check_folds` checks the result.
+The caller ensures that parameters and folds are those of the view. `check_fusions` checks the
+result.
 """
 
 from __future__ import annotations

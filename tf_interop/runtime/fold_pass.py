@@ -16,8 +16,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop.convolution import Refusal
 from tf_interop.errors import GraphError
 from tf_interop.graph.channel_changes import ChannelChanges, changed_dtypes
-from tf_interop.graph.check_folds import check_folds
-from tf_interop.graph.check_normalizations import check_normalizations
+from tf_interop.graph.check_fusions import check_folds, check_normalizations
 from tf_interop.graph.find_normalizations import find_training_normalizations
 from tf_interop.graph.fold import Fold, find_folds
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations

@@ -6,7 +6,7 @@ import pytest
 from graph_builder import CPU, graph_of
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.check_folds import check_folds
+from tf_interop.graph.check_fusions import check_folds
 from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.view import GraphView
 
