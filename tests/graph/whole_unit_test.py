@@ -348,7 +348,8 @@ def test_a_constant_that_waits_for_images(is_read_outside: bool) -> None:
 
     view = view_of(layers)
     unit = computing_unit(view)
-    assert bool(unit.split) == ("Const" in ops_of(view, unit)) == (not is_read_outside)
+    assert unit.split
+    assert ("Const" in ops_of(view, unit)) == (not is_read_outside)
 
 
 def test_an_operand_of_one_image_from_outside_is_for_all_images() -> None:
