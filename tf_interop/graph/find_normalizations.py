@@ -60,12 +60,8 @@ class TrainingNormalization:
         device: the device of its nodes.
         layout: `NHWC` or `NCHW`.
         dtype: of the image, output and their gradients; the rest is float32.
-        epsilon: as in the graph.
         image_shape: in `layout`; only the batch size may be unknown.
-        image: the tensor x.
-        scale: None stands for 1.
-        offset: None stands for 0.
-        gradient: the tensor dy; None if nothing is differentiated.
+        inputs: what the new operations are computed from.
         results: the tensors that the new operations compute, with their shapes.
         dropped: inputs that additions lose, as (node, place): the other addends of y or dx, where
             one addend is the result, because the addition has foreign addends too.
@@ -76,21 +72,11 @@ class TrainingNormalization:
     device: str
     layout: str
     dtype: int
-    epsilon: float
     image_shape: tuple[int | None, ...]
-    image: Tensor
-    scale: Vector | None
-    offset: Vector | None
-    gradient: Tensor | None
+    inputs: Inputs
     results: Mapping[Tensor, tuple[Result, tuple[int, ...]]]
     dropped: frozenset[tuple[int, int]]
     members: frozenset[int]
-
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that the new operations read."""
-        vectors = tuple(each.tensor for each in (self.scale, self.offset) if each is not None)
-        return (self.image, *vectors, *(() if self.gradient is None else (self.gradient,)))
 
 
 def find_training_normalizations(
@@ -226,12 +212,8 @@ class _Finder:
             device=node.device,
             layout="NHWC" if channel_axis == 3 else "NCHW",
             dtype=types_pb2.DT_FLOAT,
-            epsilon=statistics.epsilon,
             image_shape=shape,
-            image=statistics.image,
-            scale=scale,
-            offset=offset,
-            gradient=gradient,
+            inputs=inputs,
             results=evaluation.results,
             dropped=frozenset(evaluation.dropped),
             members=frozenset(evaluation.members),
@@ -327,8 +309,9 @@ class _Finder:
             runs = not flow.may_not_run(index)
             require(runs, "nodes that always run", f"'{node.name}'", RefusalReason.NOT_RUN)
         # The mean now waits for the scale and offset, and doffset for the image.
-        image, gradient = match.image[0], (match.gradient or match.image)[0]
-        pairs = [(index, image) for index, _ in match.inputs[1:] if index != gradient]
+        inputs = match.inputs
+        image, gradient = inputs.image[0], (inputs.gradient or inputs.image)[0]
+        pairs = [(index, image) for index, _ in inputs.tensors[1:] if index != gradient]
         for early, late in (*pairs, (image, gradient)):
             what = f"'{view.names[early]}' to wait for nothing that '{view.names[late]}' does not"
             is_early = flow.waits_for_no_more(early, late)
@@ -354,8 +337,9 @@ class _Finder:
         Otherwise it stays in float32, between the casts.
         """
         view = self._view
-        dtype = attribute_of(view.nodes[match.image[0]], "SrcT").type
-        of_casts = [match.image] if match.gradient is None else [match.image, match.gradient]
+        image, gradient = match.inputs.image, match.inputs.gradient
+        dtype = attribute_of(view.nodes[image[0]], "SrcT").type
+        of_casts = [image] if gradient is None else [image, gradient]
         if dtype not in _HALF_TYPES or match.dropped:
             return match
         for index, _ in of_casts:
@@ -374,16 +358,12 @@ class _Finder:
                     return match
                 results[reader, 0] = result, shape
                 members.add(reader)
-        image, gradient = view.fanins[match.image[0]][0], match.gradient
-        if gradient is not None:
-            gradient = view.fanins[gradient[0]][0]
+        half = [view.fanins[index][0] for index, _ in of_casts]
+        inputs = dataclasses.replace(
+            match.inputs, image=half[0], gradient=None if gradient is None else half[1]
+        )
         return dataclasses.replace(
-            match,
-            dtype=dtype,
-            image=image,
-            gradient=gradient,
-            results=results,
-            members=frozenset(members),
+            match, dtype=dtype, inputs=inputs, results=results, members=frozenset(members)
         )
 
     def _readers(self, index: int, ops: Collection[str]) -> list[int]:
@@ -455,7 +435,7 @@ def removed_members(
     results = {tensor for match in matches for tensor in match.results}
     result_nodes = {index for index, _ in results}
     dropped = {place for match in matches for place in match.dropped}
-    inputs = {tensor for match in matches for tensor in match.inputs}
+    inputs = {tensor for match in matches for tensor in match.inputs.tensors}
     needed = {index for index, _ in inputs - results}
     removed: set[int] = set()
 

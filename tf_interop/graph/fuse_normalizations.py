@@ -115,12 +115,12 @@ class _Rewriting:
 
     def add_fused_nodes(self, match: TrainingNormalization) -> None:
         name, channels = self._fused[match.name], _channels(match)
-        image, shape = self._text(match.image), match.image_shape
+        image, shape = self._text(match.inputs.image), match.image_shape
         scale, offset = (
             self._constant(match, np.full(channels, default, np.float32))
             if vector is None
             else self._flat(match, vector)
-            for vector, default in ((match.scale, 1.0), (match.offset, 0.0))
+            for vector, default in ((match.inputs.scale, 1.0), (match.inputs.offset, 0.0))
         )
         none = self._constant(match, np.zeros(0, np.float32))
         inputs = [image, scale, offset, none, none]
@@ -128,9 +128,9 @@ class _Rewriting:
             make_node("FusedBatchNormV3", name, inputs, match.device, exponential_avg_factor=1.0)
         ]
         state_shapes(nodes[0], shape, *[(channels,)] * 4, None)
-        if match.gradient is not None:
+        if match.inputs.gradient is not None:
             reserved = [f"{name}:{port}" for port in (3, 4, 5)]
-            inputs = [self._text(match.gradient), image, scale, *reserved]
+            inputs = [self._text(match.inputs.gradient), image, scale, *reserved]
             name = self._gradients[match.name]
             nodes.append(make_node("FusedBatchNormGradV3", name, inputs, match.device))
             state_shapes(nodes[1], shape, (channels,), (channels,), None, None)
@@ -139,7 +139,7 @@ class _Rewriting:
                 node,
                 T=match.dtype,
                 U=_FLOAT,
-                epsilon=match.epsilon,
+                epsilon=match.inputs.epsilon,
                 data_format=match.layout.encode(),
                 is_training=True,
             )
@@ -179,7 +179,7 @@ class _Rewriting:
         variance = self._add(match, "Mul", f"{fused}:2", self._bias_of_variance(match), T=_FLOAT)
         if result is Result.VARIANCE:
             return variance
-        epsilon = self._constant(match, np.float32(match.epsilon))
+        epsilon = self._constant(match, np.float32(match.inputs.epsilon))
         total = self._add(match, "AddV2", variance, epsilon, T=_FLOAT)
         deviation = self._add(match, "Sqrt", total, T=_FLOAT)
         return self._add(match, "Mul", f"{gradient}:1", deviation, T=_FLOAT)
@@ -190,7 +190,7 @@ class _Rewriting:
         if match.image_shape[0] is not None:
             n = math.prod(size or 0 for size in match.image_shape) // channels
             return self._constant(match, np.float32((n - 1) / n))
-        image = self._text(match.image)
+        image = self._text(match.inputs.image)
         size = self._add(match, "Size", image, T=match.dtype, out_type=types_pb2.DT_INT64)
         size = self._add(match, "Cast", size, SrcT=types_pb2.DT_INT64, DstT=_FLOAT)
         part = self._constant(match, np.float32(channels))

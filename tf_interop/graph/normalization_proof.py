@@ -98,6 +98,12 @@ class Inputs:
     mean: int
     epsilon: float
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that the fused operations read, the image first."""
+        vectors = tuple(each.tensor for each in (self.scale, self.offset) if each is not None)
+        return (self.image, *vectors, *(() if self.gradient is None else (self.gradient,)))
+
 
 class Evaluation:
     """Evaluates everything that depends on nothing but a normalization's inputs.

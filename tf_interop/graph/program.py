@@ -65,14 +65,11 @@ class StageNode(ProgramNode):
     """The contents of a ConvStage node.
 
     Attributes:
-        size_count: the last inputs, which are size vectors that gradients read (int32, in host
-            memory).
         schedules: one for all batch sizes, or one for each of several, ascending. Their stages name
             steps by their places.
         is_timed: whether it compares the plan with TensorFlow's own kernels while it runs.
     """
 
-    size_count: int = 0
     schedules: tuple[Schedule[int], ...]
     is_timed: bool = False
 
@@ -145,12 +142,14 @@ def encode_node(node: StageNode | UnitNode) -> node_def_pb2.NodeDef:
         "kept_inputs": node.kept_inputs,
     }
     if isinstance(node, StageNode):
+        # Size vectors, the last inputs, are the only integers that convolutions read.
+        size_count = node.input_dtypes.count(types_pb2.DT_INT32)
         return make_node(
             CONV_STAGE_OP,
             node.name,
             inputs,
-            Tin=node.input_dtypes[: len(node.inputs) - node.size_count],
-            num_sizes=node.size_count,
+            Tin=node.input_dtypes[: len(node.inputs) - size_count],
+            num_sizes=size_count,
             schedules=msgspec.json.encode(node.schedules),
             timed=node.is_timed,
             **common,
@@ -183,8 +182,8 @@ def decode_node(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
 
     tensors = tuple(text for text in node.input if not text.startswith("^"))
     results = [text.decode().split(":") for text in value("results").list.s]
-    size_count = 0 if node.op == UNIT_OP else value("num_sizes").i
-    input_dtypes = (*value("Tin").list.type, *(types_pb2.DT_INT32,) * size_count)
+    sizes = (types_pb2.DT_INT32,) * value("num_sizes").i
+    input_dtypes = (*value("Tin").list.type, *sizes)
     if len(input_dtypes) != len(tensors) or len(value("Tout").list.type) != len(results):
         raise GraphError(
             f"Expected a dtype for each input and result, got another number at '{node.name}'."
@@ -217,6 +216,4 @@ def decode_node(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
                 f"Expected every step once in a schedule, got {schedule.stage.operations} at "
                 f"'{node.name}'."
             )
-    return StageNode(
-        **common, size_count=size_count, schedules=schedules, is_timed=value("timed").b
-    )
+    return StageNode(**common, schedules=schedules, is_timed=value("timed").b)

@@ -328,16 +328,11 @@ def _stage_node(
     schedules: Sequence[Schedule[str]],
     is_timed: bool,
 ) -> StageNode:
-    def is_size(each: tuple[Tensor, tuple[str, int]]) -> bool:
-        # Size vectors are the only integers that convolutions read.
-        _, (_, dtype) = each
-        return dtype == int(types_pb2.DT_INT32)
-
-    inputs = sorted(replacement.inputs(new).items(), key=is_size)
+    inputs = replacement.inputs(new).items()
+    sizes_last = sorted(inputs, key=lambda item: item[1][1] == int(types_pb2.DT_INT32))
     place_of = {view.names[index]: place for place, index in enumerate(new.members)}
     return StageNode(
-        **replacement.program(new, dict(inputs), FILTER_POSITIONS, STAGE_KEPT_FILTER_OPS),
-        size_count=sum(map(is_size, inputs)),
+        **replacement.program(new, dict(sizes_last), FILTER_POSITIONS, STAGE_KEPT_FILTER_OPS),
         schedules=tuple(
             Schedule(each.batch_size, each.stage.map(place_of.__getitem__)) for each in schedules
         ),
