@@ -50,8 +50,7 @@ from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.graph.batchwise import BatchOrigins
 from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
-from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.properties import is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import GraphView, Tensor
 from tf_interop.graph.xla import xla_mark
@@ -146,11 +145,6 @@ oneDNN computes both alike. The depthwise kernel has no swish, and returns no re
 
 
 def find_folds(
-    view: GraphView,
-    properties: GraphProperties,
-    parameters: Parameters,
-    *,
-    device_type: str,
     changes: ChannelChanges,
 ) -> tuple[tuple[Fold, ...], tuple[Refusal, ...]]:
     """Finds the convolutions and products with parameters as filters that absorb something.
@@ -159,7 +153,7 @@ def find_folds(
         The folds, which share no node, and the convolutions and products that do not absorb a
         factor or offset that follows them, each with the reason.
     """
-    search = _Search(view, properties, parameters, device_type, changes)
+    search, view = _Search(changes), changes.view
     folds, refusals = [], []
     # Later ones first: of two convolutions whose results are added, the one that ends later should
     # add the other's.
@@ -174,18 +168,9 @@ def find_folds(
 
 
 class _Search:
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        parameters: Parameters,
-        device_type: str,
-        changes: ChannelChanges,
-    ) -> None:
-        self._view, self._properties = view, properties
-        self._parameters = parameters.shapes
+    def __init__(self, changes: ChannelChanges) -> None:
+        self._view, self._properties = changes.view, changes.properties
         self._changes = changes
-        self._is_cpu = device_type == "CPU"
 
     def fold(self, index: int) -> Fold | Refusal | None:
         """What a node absorbs; a refusal if it cannot absorb what follows; None if nothing does."""
@@ -209,7 +194,7 @@ class _Search:
         refuse = _refuser(view, index)
         if node.attr["T"].type not in self._changes.dtypes:
             return refuse(RefusalReason.DTYPE, "float32, or bfloat16 on a CPU that has it")
-        if view.fanins[index][1][0] not in self._parameters:
+        if view.fanins[index][1][0] not in self._changes.parameters:
             return refuse(RefusalReason.NO_PARAMETER, "a filter that depends on variables alone")
         if view.control_fanins[index] or xla_mark(node) or attribute_of(node, "_kernel").s:
             return refuse(RefusalReason.CONTROL_DEPENDENCY, "a node without control dependencies")
@@ -351,11 +336,11 @@ class _Search:
         view = self._view
         if (
             # No stage adds shortcuts, and without oneDNN neither does a CPU.
-            not (self._is_cpu and tensorflow_internals.is_onednn_on())
+            not (self._changes.is_cpu and tensorflow_internals.is_onednn_on())
             or _LINEAR[view.ops[index]].fused_op != "_FusedConv2D"
             or self._layout(index) != b"NHWC"
             or len(view.fanins[reader]) != 2
-            or view.fanins[reader][1 - position][0] in self._parameters
+            or view.fanins[reader][1 - position][0] in self._changes.parameters
         ):
             return False
         if view.ops[reader] == "AddN":  # its operands always have one shape
@@ -377,7 +362,7 @@ class _Search:
         """The activations that TensorFlow's kernel may apply."""
         if not self._fused_op(index, "Relu"):
             return ()
-        if not self._is_cpu or has_shortcut:
+        if not self._changes.is_cpu or has_shortcut:
             return ("Relu",)
         if not tensorflow_internals.is_onednn_on():
             return ACTIVATIONS
@@ -442,7 +427,7 @@ class _Search:
     def _fused_op(self, index: int, activation: str) -> str:
         """The op with a bias and an activation; empty if there is no kernel."""
         op = _LINEAR[self._view.ops[index]].fused_op
-        if not self._is_cpu:
+        if not self._changes.is_cpu:
             # A bias without an activation makes cuDNN use a single, slow algorithm.
             return op if op == "_FusedConv2D" and activation == "Relu" else ""
         if op == "_FusedMatMul" and attribute_of(self._view.nodes[index], "transpose_a").b:

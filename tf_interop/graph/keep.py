@@ -26,7 +26,7 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.channel_changes import Change, Kind
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.fold import UNFUSED, Fold
 from tf_interop.graph.ops import (
     UNIT_FILTER_POSITIONS,
@@ -36,17 +36,15 @@ from tf_interop.graph.ops import (
     set_attributes,
 )
 from tf_interop.graph.padding import Padding
-from tf_interop.graph.parameters import Parameters
 from tf_interop.graph.program import KEPT_OP, RESCALES, make_operation, serialized
 from tf_interop.graph.properties import (
-    GraphProperties,
     is_fully_known,
     shape_protos,
     state_shapes,
 )
 from tf_interop.graph.rescale import Rescaling
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView, Tensor, parse_input, recolocate, tensor_text
+from tf_interop.graph.view import Tensor, parse_input, recolocate, tensor_text
 
 _UNKNOWN_TO_FUSED = {
     "_FusedDepthwiseConv2dNative": ("explicit_paddings",),
@@ -75,9 +73,7 @@ class Rewriting:
 
 
 def rewrite_folds(
-    view: GraphView,
-    properties: GraphProperties,
-    parameters: Parameters,
+    changes: ChannelChanges,
     folds: Sequence[Fold],
     rescalings: Sequence[Rescaling],
     paddings: Sequence[Padding],
@@ -87,24 +83,23 @@ def rewrite_folds(
     """Makes folds, and one Kept node on each device for all parameters that other nodes read.
 
     Args:
-        view: the graph.
-        properties: the shapes of its tensors.
-        parameters: those of the view.
-        folds: those of the view.
-        rescalings: those of the view.
-        paddings: those of the view.
+        changes: those of the graph.
+        folds: found in them, as are the others.
+        rescalings: chains that no fold has.
+        paddings: those that the folded convolutions do, too.
         most_bytes: limit for all values that are computed and kept. Small ones go first.
 
     Returns:
         The new graph; None if it would not change.
     """
+    view = changes.view
     made: list[Fold | Rescaling] = []
     refusals, used_bytes = [], 0
 
     def size_of(each: Fold | Rescaling) -> int:
         if isinstance(each, Rescaling):
             return 8 * each.channel_count
-        shape = parameters.shapes[view.fanins[each.node][1][0]]
+        shape = changes.parameters[view.fanins[each.node][1][0]]
         bytes_each = tf.as_dtype(view.nodes[each.node].attr["T"].type).size
         return int(bytes_each * math.prod(shape or ()))  # type: ignore[arg-type]
 
@@ -119,7 +114,7 @@ def rewrite_folds(
                 _refuse_size(view.names[each.node], view.ops[each.node], size, most_bytes)
             )
     made.sort(key=lambda each: each.node)
-    rewriter = _Rewriter(view, properties, parameters, most_bytes)
+    rewriter = _Rewriter(changes, most_bytes)
     for each in made:
         check_time_limit()
         if isinstance(each, Fold):
@@ -149,19 +144,14 @@ def _refuse_size(name: str, op: str, size: int, most_bytes: int) -> Refusal:
 class _Rewriter:
     """A graph in the making. Tensors are the texts of inputs."""
 
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        parameters: Parameters,
-        most_bytes: int,
-    ) -> None:
-        self._view, self._properties, self._most_bytes = view, properties, most_bytes
-        self._shapes = parameters.shapes
-        self._parameters = {view.names[index] for index in parameters.shapes}
+    def __init__(self, changes: ChannelChanges, most_bytes: int) -> None:
+        self._view = view = changes.view
+        self._properties, self._most_bytes = changes.properties, most_bytes
+        self._shapes = changes.parameters
         self._order = [
-            view.names[index] for index in view.topological_order() if index in parameters.shapes
+            view.names[index] for index in view.topological_order() if index in self._shapes
         ]
+        self._parameters = set(self._order)
         self._made: dict[str, node_def_pb2.NodeDef] = {}  # parameters that are no nodes yet
         self._made_shapes: dict[str, Shape] = {}
         self._constants: dict[tuple[object, ...], str] = {}

@@ -15,7 +15,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import Refusal
 from tf_interop.errors import GraphError
-from tf_interop.graph.channel_changes import ChannelChanges, changed_dtypes
+from tf_interop.graph.channel_changes import ChannelChanges
 from tf_interop.graph.check_fusions import check_folds, check_normalizations
 from tf_interop.graph.find_normalizations import find_training_normalizations
 from tf_interop.graph.fold import Fold, find_folds
@@ -133,18 +133,12 @@ def run_fold_pass(
         view, properties = fused, GraphProperties(fused, infer_output_shapes)
         check_time_limit()
     parameters = find_parameters(view, GraphProperties(view), device_type)
-    changes = ChannelChanges(view, parameters, changed_dtypes(device_type))
-    folds, refusals = find_folds(
-        view, properties, parameters, device_type=device_type, changes=changes
-    )
-    rescalings, not_rescaled = find_rescalings(
-        view, properties, parameters, device_type=device_type, changes=changes
-    )
-    paddings = find_paddings(view, properties, device_type=device_type, changes=changes)
+    changes = ChannelChanges(view, properties, parameters, device_type)
+    folds, refusals = find_folds(changes)
+    rescalings, not_rescaled = find_rescalings(changes)
+    paddings = find_paddings(changes)
     check_time_limit()
-    rewriting = rewrite_folds(
-        view, properties, parameters, folds, rescalings, paddings, most_bytes=kept_mb << 20
-    )
+    rewriting = rewrite_folds(changes, folds, rescalings, paddings, most_bytes=kept_mb << 20)
     if rewriting is not None:
         check_time_limit()
         folded = GraphView(rewriting.graph_def, nodes_to_preserve, fetches)
