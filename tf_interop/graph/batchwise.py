@@ -56,18 +56,19 @@ class _Operation:
     """A node that may be batchwise."""
 
     def __init__(self, view: GraphView, properties: GraphProperties, index: int) -> None:
-        self._view, self._properties, self._index = view, properties, index
+        self.view, self.index = view, index
+        self._properties = properties
         self.input_count = len(view.fanins[index])
 
     @property
     def result(self) -> Shape | None:
-        return self._properties.output_shape(self._index, 0)
+        return self._properties.output_shape(self.index, 0)
 
     def attribute(self, name: str) -> Any:
-        return attribute_of(self._view.nodes[self._index], name)
+        return attribute_of(self.view.nodes[self.index], name)
 
     def shape(self, position: int) -> Shape | None:
-        return self._properties.input_shape(self._index, position)
+        return self._properties.input_shape(self.index, position)
 
     def rank(self, position: int = 0) -> int:
         """The rank of an operand; 0 if unknown."""
@@ -75,24 +76,16 @@ class _Operation:
 
     def constant(self, position: int) -> Any:
         """The value of an operand; None if it is not constant."""
-        source, _ = self._view.fanins[self._index][position]
+        source, _ = self.view.fanins[self.index][position]
         # A Session may feed another value for what is preserved.
-        if self._view.ops[source] != "Const" or self._view.names[source] in self._view.preserved:
+        if self.view.ops[source] != "Const" or self.view.names[source] in self.view.preserved:
             return None
-        return tf.make_ndarray(self._view.nodes[source].attr["value"].tensor)
+        return tf.make_ndarray(self.view.nodes[source].attr["value"].tensor)
 
     def spares_first(self, position: int, rank: int) -> bool:
         """Whether the axes in an operand are constant and leave out the first dimension."""
         axes = self.constant(position)
         return axes is not None and rank > 0 and axes.size > 0 and 0 not in axes.reshape(-1) % rank
-
-    def reads_others(self) -> bool:
-        view = self._view
-        return any(
-            source == self._index and port > 0
-            for reader in view.fanouts[self._index]
-            for source, port in view.fanins[reader]
-        )
 
     def with_operands(self, images: Positions, others: Iterable[int]) -> Positions | None:
         """Adds to `images` those of `others` that have the result's first dimension."""
@@ -128,7 +121,7 @@ def _convolution(node: _Operation) -> Positions | None:
 
 
 def _normalization(node: _Operation) -> Positions | None:
-    if node.attribute("is_training").b or node.reads_others():
+    if node.attribute("is_training").b or node.view.reads_other_outputs(node.index):
         return None
     return node.with_operands((0,), range(5, node.input_count))
 

@@ -155,7 +155,7 @@ class ChannelChanges:
                 or attribute_of(node, "is_training").b
                 or attribute_of(node, "data_format").s != layout
                 or any(self.shape(tensor) != (channels,) for tensor in fanins[1:])
-                or self._reads_other_outputs(index)
+                or view.reads_other_outputs(index)
             ):
                 return None
             epsilon = attribute_of(node, "epsilon").f
@@ -189,11 +189,3 @@ class ChannelChanges:
         padded = (1,) * (rank - len(shape)) + shape
         is_alone = all(size == 1 for at, size in enumerate(padded) if at != axis)
         return is_alone and padded[axis] in (1, channels)
-
-    def _reads_other_outputs(self, index: int) -> bool:
-        view = self.view
-        return any(
-            source == index and port
-            for reader in view.fanouts[index]
-            for source, port in view.fanins[reader]
-        )

@@ -44,11 +44,7 @@ def join_kept(
             take_packed.add(index)
             if take_packed.issuperset(view.fanouts[unpack]):
                 unread.add(unpack)
-        readers = [
-            reader
-            for reader in view.fanouts[index]
-            if any(source == index for source, _ in view.fanins[reader])
-        ]
+        readers = view.data_readers(index)
         # TensorFlow computes a node without variables once, and cannot write down what is packed.
         has_variables = kept.attr["N"].i or kept.attr["P"].i
         if len(readers) != 1 or view.ops[readers[0]] != UNIT_OP or not has_variables:

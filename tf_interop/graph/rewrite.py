@@ -311,11 +311,7 @@ def _stage_results(view: GraphView, members: Sequence[int]) -> tuple[Tensor, ...
     inside = set(members)
 
     def is_output(index: int) -> bool:
-        readers = [
-            reader
-            for reader in view.fanouts[index]
-            if any(source == index for source, _ in view.fanins[reader])
-        ]
+        readers = view.data_readers(index)
         return not readers or not inside.issuperset(readers) or view.names[index] in view.preserved
 
     return tuple((index, 0) for index in members if is_output(index))

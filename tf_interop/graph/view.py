@@ -131,6 +131,22 @@ class GraphView:
         index, port = tensor
         return tensor_text(self.names[index], port)
 
+    def data_readers(self, index: int) -> list[int]:
+        """The nodes that read an output of node `index`, ascending."""
+        return [
+            reader
+            for reader in self.fanouts[index]
+            if any(source == index for source, _ in self.fanins[reader])
+        ]
+
+    def reads_other_outputs(self, index: int) -> bool:
+        """Whether a node reads another output of node `index` than the first."""
+        return any(
+            source == index and port > 0
+            for reader in self.fanouts[index]
+            for source, port in self.fanins[reader]
+        )
+
     def with_nodes(self, nodes: Iterable[node_def_pb2.NodeDef]) -> graph_pb2.GraphDef:
         """A graph of other nodes, with the versions and the function library of this one."""
         old = self.graph_def
