@@ -68,7 +68,7 @@ def find_convolutions(
             require(runs, "a node that the fetches need", "another", RefusalReason.NOT_RUN)
             convolutions.append(_match_convolution(view, properties, control_flow, index))
         except RefusedError as refused:
-            refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
+            refusals.append(view.refusal(index, *refused.args))
     return tuple(convolutions), tuple(refusals)
 
 

@@ -112,7 +112,7 @@ def find_training_normalizations(
         try:
             found.append(finder.match(statistics))
         except RefusedError as refused:
-            refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
+            refusals.append(view.refusal(index, *refused.args))
     for index in anchors("Rsqrt"):
         if index not in seen and (other := finder.other_statistics(index)) is not None:
             detail = (
@@ -120,9 +120,7 @@ def find_training_normalizations(
                 f"{view.ops[other]} at node '{view.names[other]}', as of a normalization that is "
                 "masked or synchronized."
             )
-            refusals.append(
-                Refusal(view.names[index], view.ops[index], RefusalReason.PATTERN, detail)
-            )
+            refusals.append(view.refusal(index, RefusalReason.PATTERN, detail))
     return tuple(found), tuple(refusals)
 
 

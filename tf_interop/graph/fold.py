@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
@@ -52,7 +52,7 @@ from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView, Tensor
+from tf_interop.graph.view import Tensor
 from tf_interop.graph.xla import xla_mark
 
 
@@ -191,7 +191,10 @@ class _Search:
             and self._hoisted(reader[0]) is None
         ):
             return None
-        refuse = _refuser(view, index)
+
+        def refuse(reason: RefusalReason, expected: str) -> Refusal:
+            return view.refusal(index, reason, f"Not folded: expected {expected}.")
+
         if node.attr["T"].type not in self._changes.dtypes:
             return refuse(RefusalReason.DTYPE, "float32, or bfloat16 on a CPU that has it")
         if view.fanins[index][1][0] not in self._changes.parameters:
@@ -456,12 +459,3 @@ def _has_factor(changes: list[Change]) -> bool:
 
 def _has_offset(changes: list[Change]) -> bool:
     return any(change.kind not in (Kind.FACTOR, Kind.DIVISOR) for change in changes)
-
-
-def _refuser(view: GraphView, index: int) -> Callable[[RefusalReason, str], Refusal]:
-    name, op = view.names[index], view.ops[index]
-
-    def refuse(reason: RefusalReason, expected: str) -> Refusal:
-        return Refusal(name, op, reason, f"Not folded: expected {expected}.")
-
-    return refuse

@@ -100,8 +100,7 @@ def find_parameters(view: GraphView, properties: GraphProperties, device_type: s
         if reason is None:
             found[index] = _shape(view, properties, index, found)
         elif is_read:
-            detail = f"Not kept: {reason.value}."
-            refusals.append(Refusal(node.name, op, reason, detail))
+            refusals.append(view.refusal(index, reason, f"Not kept: {reason.value}."))
     return Parameters(found, tuple(refusals))
 
 

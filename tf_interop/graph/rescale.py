@@ -108,9 +108,7 @@ def find_rescalings(
             continue
         if not is_fully_known(shape[1:]):
             detail = "Not one operation: expected an image of known size."
-            refusals.append(
-                Refusal(view.names[index], view.ops[index], RefusalReason.SHAPE, detail)
-            )
+            refusals.append(view.refusal(index, RefusalReason.SHAPE, detail))
             continue
         rescaling = _follow(changes, index, images[0], shape)
         if rescaling is not None:

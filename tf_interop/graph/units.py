@@ -94,12 +94,7 @@ def find_units(
     order = view.by_rank(range(len(view)))
     regions, reasons = find_steps(view, order)
     refusals = tuple(
-        Refusal(
-            view.names[index],
-            view.ops[index],
-            reasons[index],
-            f"In no unit: {reasons[index].value}.",
-        )
+        view.refusal(index, reasons[index], f"In no unit: {reasons[index].value}.")
         for index in order
         if index in reasons
     )

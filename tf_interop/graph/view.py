@@ -10,6 +10,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.contraction import contract
+from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.errors import GraphError
 
 Tensor = tuple[int, int]
@@ -130,6 +131,10 @@ class GraphView:
         """The input of a NodeDef that reads a tensor."""
         index, port = tensor
         return tensor_text(self.names[index], port)
+
+    def refusal(self, index: int, reason: RefusalReason, detail: str) -> Refusal:
+        """Node `index`, which stays unchanged for this reason."""
+        return Refusal(self.names[index], self.ops[index], reason, detail)
 
     def data_readers(self, index: int) -> list[int]:
         """The nodes that read an output of node `index`, ascending."""
