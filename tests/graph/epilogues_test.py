@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from graph_builder import DOUBLE, HALF, GraphBuilder, add_shapes, graph_of
+from graph_builder import DOUBLE, HALF, GraphBuilder, add_shapes, graph_of, node_of
 
 from tf_interop.graph.epilogues import (
     find_epilogues,
@@ -118,6 +118,17 @@ def test_separating_all_restores_the_graph() -> None:
     assert {node.name for node in separated.node} == set(view.names)
     order = [view.index_of[node.name] for node in separated.node]
     assert all(separated.node[i] == view.nodes[place] for i, place in enumerate(order))
+
+
+def test_separating_keeps_inputs_that_moved_into_a_stage() -> None:
+    graph = network("c = Conv2D x f; a = AddV2 b c; y = Neg a")
+    view = GraphView(graph.graph_def)
+    found = find_epilogues(view, GraphProperties(view))
+    changed = fuse_epilogues(view, found)
+    node_of(changed, "a").input[:] = ["stage", "f", "stage:1"]
+    separated = separate_epilogues(changed, view, found)
+    assert list(node_of(separated, "c").input) == ["stage", "f"]
+    assert list(node_of(separated, "a").input) == ["stage:1", "c"]
 
 
 def test_drops_only_convolutions_that_nothing_reads() -> None:
