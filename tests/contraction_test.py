@@ -35,7 +35,7 @@ def test_gives_an_order_or_a_cycle(graph: tuple[list[list[int]], list[tuple[int,
     contraction = contract(readers, sets)
     place = {unit: at for at, unit in enumerate(contraction.order)}
     if contraction.cycle:
-        assert len(place) < len(units)
+        assert not place
         assert contraction.cycle[0] == contraction.cycle[-1]
         for one, other in itertools.pairwise(contraction.cycle):
             assert one != other

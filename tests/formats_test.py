@@ -209,21 +209,6 @@ def test_keeps_the_old_file_when_writing_fails(
     assert form.file.load(path) == form.value
 
 
-def test_content_is_on_disk_before_it_gets_the_name(
-    path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-    fsync = os.fsync
-
-    def look_and_fsync(descriptor: int) -> None:
-        seen.append((path.exists(), os.fstat(descriptor).st_size))
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", look_and_fsync)
-    LIST_FILE.save(profile_values.LIST, path)
-    assert seen == [(False, path.stat().st_size)]
-
-
 # Values that careless readers fail on.
 VALUES = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, -0.0, 1e308, 0.5, "", "a\x00b"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import random
-import time
 
 import pytest
 
@@ -38,27 +37,25 @@ def random_parts(seed: int) -> list[Part]:
     return parts
 
 
-def in_another_program(parts: list[Part], seed: int) -> tuple[list[Part], dict[str, str]]:
-    """The same parts with other names, in another order; and the new names."""
+def in_another_program(parts: list[Part], seed: int) -> list[Part]:
+    """The same parts with other names, in another order."""
     dice = random.Random(seed)
     order = dice.sample(range(len(parts)), len(parts))
     number_of = {old: new for new, old in enumerate(order)}
-    name_of = {part.name: f"x{dice.random()}" for part in parts}
-    moved = [
+    return [
         Part(
-            name_of[parts[old].name],
+            f"x{dice.random()}",
             parts[old].form,
             tuple((number_of[each], how) for each, how in parts[old].reads),
         )
         for old in order
     ]
-    return moved, name_of
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_the_same_network_is_recognized_in_another_program(seed: int) -> None:
     parts = random_parts(seed)
-    other, _ = in_another_program(parts, seed)
+    other = in_another_program(parts, seed)
     ours, theirs = structure_of(parts), structure_of(other)
     assert theirs.fingerprint == ours.fingerprint
     # The parts in the same places have the same form, and read those in the same places.
@@ -124,28 +121,12 @@ def test_says_what_differs(planned: str, found: str, said: str) -> None:
     assert difference.startswith(said)
 
 
-def test_another_end_leaves_the_origin_of_what_comes_before() -> None:
-    planned, found = landmarks_of("a c; b d a; end e b"), landmarks_of("x c; y d x; end f y")
-    assert likeness(planned, found) == 2
-
-
-def test_each_of_alike_parts_is_like_one_other() -> None:
-    assert likeness(landmarks_of("a c; b c; e c"), landmarks_of("x c; y c; z d")) == 2
-
-
-def test_a_large_network_of_alike_parts_takes_no_time() -> None:
-    """A bound of 20 times what it takes, because the pass has a time limit."""
-    rows, last = ["n0 in"], "n0"
-    for cell in range(150):
-        ends = []
-        for branch in range(6):
-            rows.append(f"a{cell}_{branch} s {last}")
-            rows.append(f"b{cell}_{branch} t a{cell}_{branch}")
-            ends.append(f"b{cell}_{branch}")
-        last = f"j{cell}"
-        rows.append(f"{last} j {' '.join(ends)}")
-    parts = parts_of(";".join(rows))
-    assert len(parts) > 1900
-    begin = time.process_time()
-    structure_of(parts)
-    assert time.process_time() - begin < 4
+@pytest.mark.parametrize(
+    ("planned", "found"),
+    [
+        ("a c; b d a; end e b", "x c; y d x; end f y"),  # another end
+        ("a c; b c; e c", "x c; y c; z d"),  # each of alike parts is like one other
+    ],
+)
+def test_counts_parts_that_are_alike(planned: str, found: str) -> None:
+    assert likeness(landmarks_of(planned), landmarks_of(found)) == 2

@@ -31,9 +31,9 @@ class Contraction:
     A unit is a set, or a node in no set. Sets are numbered first.
 
     Attributes:
-        order: the units in a possible running order, without units that never run.
-        cycle: units that each wait for the previous one. The first is also the last. Empty if all
-            units run.
+        order: the units in a possible running order; empty if there is a cycle.
+        cycle: units that each wait for the previous one. The first is also the last. Empty if there
+            is none.
     """
 
     order: tuple[int, ...]
@@ -49,45 +49,21 @@ def contract(readers: Sequence[Iterable[int]], sets: Sequence[Collection[int]]) 
         readers: for each node, the nodes that wait for it, without back edges of loops.
         sets: disjoint sets of nodes. Unit `k` is set `k`; the other nodes follow in order.
     """
-    unit_of = [-1] * len(readers)
-    units: list[Collection[int]] = list(sets)
-    for number, nodes in enumerate(sets):
-        for node in nodes:
-            unit_of[node] = number
-    for node, number in enumerate(unit_of):
-        if number < 0:
-            unit_of[node] = len(units)
-            units.append((node,))
-    waits = [0] * len(units)
-    for node, followers in enumerate(readers):
-        unit = unit_of[node]
-        for reader in followers:
-            if unit_of[reader] != unit or reader == node:
-                waits[unit_of[reader]] += 1
-    ready = [unit for unit, count in enumerate(waits) if not count]
-    order: list[int] = []
-    while ready:
-        unit = ready.pop()
-        order.append(unit)
-        for node in units[unit]:
-            for reader in readers[node]:
-                other = unit_of[reader]
-                if other != unit:
-                    waits[other] -= 1
-                    if not waits[other]:
-                        ready.append(other)
-    if len(order) == len(units):
-        return Contraction(tuple(order), ())
-    sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
+    unit_of = {node: number for number, nodes in enumerate(sets) for node in nodes}
+    count = len(sets)
+    for node in range(len(readers)):
+        if node not in unit_of:
+            unit_of[node] = count
+            count += 1
+    sources: dict[int, set[int]] = {unit: set() for unit in range(count)}
     for node, followers in enumerate(readers):
         for reader in followers:
             if unit_of[reader] != unit_of[node] or reader == node:
-                sorter.add(unit_of[reader], unit_of[node])
+                sources[unit_of[reader]].add(unit_of[node])
     try:
-        sorter.prepare()
+        return Contraction(tuple(graphlib.TopologicalSorter(sources).static_order()), ())
     except graphlib.CycleError as error:
-        return Contraction(tuple(order), tuple(error.args[1]))
-    raise AssertionError("Expected a cycle where units never run, got none.")
+        return Contraction((), tuple(error.args[1]))
 
 
 def misplaced_step(readers: Sequence[Collection[int]], stage: Stage[int]) -> Edge | None:

@@ -14,6 +14,7 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2
 from tf_interop.errors import GraphError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.program import decode_node, encode_node
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
 from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
@@ -38,7 +39,7 @@ def staged(
     graph_def: graph_pb2.GraphDef, *lanes: str, preserved: Sequence[str] = ()
 ) -> graph_pb2.GraphDef:
     stage = (Schedule(None, make_lanes(*lanes)),)
-    return rewrite_stages(GraphView(graph_def), [stage], preserved)
+    return rewrite_stages(GraphView(graph_def, preserved), [stage])
 
 
 def with_stage(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
@@ -52,16 +53,16 @@ def before_unit() -> graph_pb2.GraphDef:
 
 def with_unit(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
     view = GraphView(graph_def)
-    return rewrite_units(view, find_units(view)[0], ())
+    return rewrite_units(view, find_units(view, GraphProperties(view))[0])
 
 
 def check(
     before: graph_pb2.GraphDef,
     after: graph_pb2.GraphDef,
     preserved: Sequence[str] = (),
-    **options: Any,
+    fetches: Sequence[str] = (),
 ) -> None:
-    check_rewrite(GraphView(before), GraphView(after), preserved, **options)
+    check_rewrite(GraphView(before, preserved, fetches), GraphView(after))
 
 
 def remove(name: str) -> Damage:
@@ -122,10 +123,9 @@ def test_accepts_a_rewrite_and_none() -> None:
 OF_STAGES: list[tuple[Damage, str]] = [
     (remove("apart"), "'apart'"),
     (lambda g: g.node.add(name="new", op="NoOp"), "'new'"),
-    (edit(STAGE, lambda node: node.attr.pop("schedules")), "'schedules'"),
     (read("reads", 0, f"{STAGE}:1"), "inputs of 'reads'"),
     (read("reads", 5, "^apart"), "control dependencies.*node 'reads'"),
-    (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "_class of 'reads'"),
+    (edit("reads", lambda node: set_attributes(node, _class=["loc:@a"])), "attributes of 'reads'"),
     (put("reads", op="Other"), "'reads'"),
     (read("waits", 0), "control dependencies.*node 'waits'"),
     # The Identity that remains of a preserved step.
@@ -188,7 +188,7 @@ def units(*texts: str) -> Rewrite:
     def rewrite(graph_def: graph_pb2.GraphDef) -> graph_pb2.GraphDef:
         view = GraphView(graph_def)
         steps = [tuple(map(view.index_of.__getitem__, text.split())) for text in texts]
-        return rewrite_units(view, [Unit(each, head=each[0]) for each in steps], ())
+        return rewrite_units(view, [Unit(each, head=each[0]) for each in steps])
 
     return rewrite
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from graph_builder import graph_of, nodes_of
 
@@ -9,12 +11,12 @@ from tf_interop.graph.control_flow import ROOT_REGION, ControlFlow
 from tf_interop.graph.view import GraphView
 
 
-def _graph(nodes: dict[str, str]) -> GraphView:
+def _graph(nodes: dict[str, str], *preserved: str, fetches: Sequence[str] = ()) -> GraphView:
     graph = graph_of(dict.fromkeys("xpq", "_Arg") | nodes).graph_def
     for node in graph.node:
         if node.op == "_SwitchN":
             node.attr["num_outs"].i = 3
-    return GraphView(graph)
+    return GraphView(graph, preserved, fetches)
 
 
 def _regions(nodes: dict[str, str]) -> dict[str, str | None]:
@@ -145,7 +147,8 @@ def test_what_may_wait(op: str, may_wait: bool) -> None:
 
 
 def test_after_what_is_fed_is_another_region() -> None:
-    view = _graph(dict.fromkeys("xpq", "Placeholder") | {"after": "Neg p"})
-    control_flow = ControlFlow(view, ["p", "after"], ["after"])
+    nodes = dict.fromkeys("xpq", "Placeholder") | {"after": "Neg p"}
+    view = _graph(nodes, "p", "after", fetches=["after"])
+    control_flow = ControlFlow(view)
     assert control_flow.region(view.index_of["x"]) == ROOT_REGION
     assert control_flow.region(view.index_of["after"]) != ROOT_REGION

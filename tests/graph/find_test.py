@@ -28,6 +28,7 @@ from graph_builder import (
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tf_interop.convolution import (
+    FUSED_OPS,
     ConvolutionConfiguration,
     ConvolutionKind,
     ConvolutionNode,
@@ -131,7 +132,6 @@ def test_finds_a_convolution_without_attributes_that_have_defaults() -> None:
 
 
 FUSED = {"op": "_FusedConv2D"}
-LEAKY = {"fused_ops": ["BiasAdd", "LeakyRelu"]}
 FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
 
 
@@ -145,10 +145,10 @@ FORWARD_3D = {"op": "Conv3D", "image": VOLUME, "filter_": VOLUME_FILTER}
             dict.fromkeys(("image_shape", "filter_shape", "output_shape", "group_count")),
         ),
         *(
-            (FUSED | {"fused_ops": [*fused]}, {"fused_ops": fused, "leaky_relu_alpha": 0})
-            for fused in [("BiasAdd",), *(("BiasAdd", each) for each in ("Relu", "Relu6", "Elu"))]
+            (FUSED | {"fused_ops": [*fused]}, {"fused_ops": fused, "leaky_relu_alpha": alpha})
+            for fused in FUSED_OPS
+            for alpha in [pytest.approx(0.2) if "LeakyRelu" in fused else 0]
         ),
-        (FUSED | LEAKY, {"leaky_relu_alpha": pytest.approx(0.2)}),
     ],
 )
 def test_finds(of: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -27,8 +27,9 @@ from tf_interop.graph.program import (
     decode_node,
     result_operand,
 )
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import AS_STOCK, rewrite_stages, rewrite_units
-from tf_interop.graph.units import find_units
+from tf_interop.graph.units import Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Lane, Schedule, Stage, Step
 
@@ -42,10 +43,10 @@ def checked(
 ) -> graph_pb2.GraphDef:
     """The new graph, which passes the check; asserts that the old one did not change."""
     before = graph_pb2.GraphDef.FromString(graph.graph_def.SerializeToString())
-    view = GraphView(graph.graph_def)
+    view = GraphView(graph.graph_def, preserve)
     rewritten = rewrite(view)
     assert same_graph(graph.graph_def, before)
-    check_rewrite(view, GraphView(rewritten), preserve)
+    check_rewrite(view, GraphView(rewritten))
     return rewritten
 
 
@@ -53,12 +54,16 @@ def with_stages(
     graph: GraphBuilder, *stages: Stage[str], preserve: Collection[str] = ()
 ) -> graph_pb2.GraphDef:
     schedules = [(Schedule(None, stage),) for stage in stages]
-    return checked(graph, lambda view: rewrite_stages(view, schedules, preserve), preserve)
+    return checked(graph, lambda view: rewrite_stages(view, schedules), preserve)
+
+
+def units_of(view: GraphView) -> tuple[Unit, ...]:
+    return find_units(view, GraphProperties(view))[0]
 
 
 def with_units(graph: GraphBuilder) -> graph_pb2.GraphDef:
     """Makes all units narrow."""
-    return checked(graph, lambda view: rewrite_units(view, find_units(view)[0], ()))
+    return checked(graph, lambda view: rewrite_units(view, units_of(view)))
 
 
 def described(graph_def: graph_pb2.GraphDef) -> dict[str, str]:
@@ -191,8 +196,8 @@ def test_writes_each_schedule_in_the_same_bytes_each_time() -> None:
         Schedule(32, make_lanes("+d:GEMM a:GEMM", "b")),
     ]
     view = GraphView(graph_of(f"{TWO}; d = Conv2D x f").graph_def)
-    rewritten = rewrite_stages(view, [planned], ())
-    assert same_graph(rewritten, rewrite_stages(view, [planned], ()))
+    rewritten = rewrite_stages(view, [planned])
+    assert same_graph(rewritten, rewrite_stages(view, [planned]))
     decoded: Any = decode_node(node_of(rewritten, STAGE))
     names = [operation.name for operation in decoded.steps]
     assert [
@@ -295,16 +300,15 @@ def test_a_step_loses_its_notes_and_a_unit_names_its_originals() -> None:
 def test_cores_timing_and_shapes(cores: int, timed_graph: str) -> None:
     graph = graph_of("a = Conv2D x w; b = Relu a; c = Relu y", CPU)
     view = GraphView(graph.graph_def)
-    units, _ = find_units(view)
+    units = units_of(view)
     rewritten = rewrite_units(
         view,
         units,
-        (),
         cores=cores,
         output_shapes=lambda index, _: (None, 3) if view.names[index] == "b" else None,
         timed_graph=timed_graph,
     )
-    check_rewrite(view, GraphView(rewritten), ())
+    check_rewrite(view, GraphView(rewritten))
     found = [decode_node(node) for node in rewritten.node if node.op == UNIT_OP]
     assert [each.cores for each in found] == [cores] * 2
     assert {each.timed_graph for each in found} == {timed_graph}

@@ -21,19 +21,24 @@ from graph_builder import (
 from tensorflow.core.framework import graph_pb2, types_pb2
 
 from tf_interop.contraction import contract, misplaced_step
-from tf_interop.convolution import RefusalReason
+from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.errors import TimeLimitError
 from tf_interop.graph.check import check_rewrite
 from tf_interop.graph.ops import STEP_OPS, TRIVIAL_OPS
 from tf_interop.graph.program import UNIT_OP
+from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_units
 from tf_interop.graph.time_limit import time_limit
-from tf_interop.graph.units import MOST_ANCHORS, find_units
+from tf_interop.graph.units import MOST_ANCHORS, Unit, find_units
 from tf_interop.graph.view import GraphView
 from tf_interop.stage import Stage, Step
 from tf_interop.tensorflow_internals import cpu_kernel_types, op_def
 
 OTHER_CPU = CPU.replace("CPU:0", "CPU:1")
+
+
+def found(view: GraphView) -> tuple[tuple[Unit, ...], tuple[Refusal, ...]]:
+    return find_units(view, GraphProperties(view))
 
 
 def units_of(
@@ -43,8 +48,8 @@ def units_of(
     for node in graph_def.node:
         if node.op == "ConcatV2":
             node.attr["N"].i = len(node.input) - 1
-    view = GraphView(graph_def)
-    units, _ = find_units(view, nodes_to_preserve=preserve, fetches=fetches)
+    view = GraphView(graph_def, preserve, fetches)
+    units, _ = found(view)
     assert not contract(view.readers, [unit.steps for unit in units]).cycle
     return [" ".join(view.names[step] for step in unit.steps) for unit in units]
 
@@ -101,8 +106,8 @@ def test_units(text: str, expected: str) -> None:
     nodes = list(nodes_of(text).items())
     # The order of the nodes in the GraphDef does not matter.
     for ordered in (nodes, reversed(nodes), [*nodes[1:], nodes[0]]):
-        found = units_of(graph_of(dict(ordered), CPU).graph_def)
-        assert sorted(found) == sorted(filter(None, expected.split(", ")))
+        steps = units_of(graph_of(dict(ordered), CPU).graph_def)
+        assert sorted(steps) == sorted(filter(None, expected.split(", ")))
 
 
 # CheckNumerics is not a step, and waits for nothing.
@@ -144,7 +149,7 @@ def test_small_results(nodes: str, vectors: str, expected: list[str], batch: str
     assert units_of(graph.graph_def) == expected
     if batch is not None:
         view = GraphView(graph.graph_def)
-        rewritten = rewrite_units(view, find_units(view)[0], ())
+        rewritten = rewrite_units(view, found(view)[0])
         [unit] = [node for node in rewritten.node if node.op == UNIT_OP]
         assert unit.input[0] == batch
 
@@ -174,14 +179,14 @@ def test_nodes_that_are_no_steps(
 ) -> None:
     graph = graph_of({"v": "VariableV2", "a": node, "r": "Relu x"}, CPU)
     set_attributes(graph.node("a"), **attributes)
-    units, refusals = find_units(GraphView(graph.graph_def))
+    units, refusals = found(GraphView(graph.graph_def))
     assert len(units) == 2 - len(reasons)
     assert [each.reason for each in refusals if each.node == "a"] == reasons
 
 
 def test_a_pooling_that_onednn_joins_with_its_gradient_stays_with_it() -> None:
     nodes = "r = Relu x; p = MaxPool r; alone = MaxPool r; g = MaxPoolGrad r p y"
-    units, refusals = find_units(GraphView(graph_of(nodes, CPU).graph_def))
+    units, refusals = found(GraphView(graph_of(nodes, CPU).graph_def))
     assert {each.node for each in refusals if each.reason is R.PAIRED} == {"p", "g"}
     assert sum(len(unit.steps) for unit in units) == 2
 
@@ -192,7 +197,7 @@ def test_a_unit_holds_a_few_convolutions() -> None:
         nodes[f"r{number}"] = f"Relu c{number}"
         nodes[f"c{number + 1}"] = f"Conv2D r{number} y"
     view = GraphView(graph_of(nodes, CPU).graph_def)
-    units, _ = find_units(view)
+    units, _ = found(view)
     assert [sum(view.ops[step] == "Conv2D" for step in unit.steps) for unit in units] == [
         MOST_ANCHORS,
         MOST_ANCHORS,
@@ -208,14 +213,14 @@ def test_a_session_may_feed_what_is_preserved() -> None:
     assert units_of(graph.graph_def, ["c"], ["d"]) == ["d"]  # a and b do not run if c is fed
     assert units_of(graph.graph_def, ["d"], ["d"]) == ["a b c"]
     assert units_of(graph.graph_def, ["x", "c"], ["c", "d"]) == ["a b", "d"]
-    _, refusals = find_units(GraphView(graph.graph_def), nodes_to_preserve=["c"], fetches=["d"])
+    _, refusals = found(GraphView(graph.graph_def, ["c"], ["d"]))
     reasons = {each.node: each.reason for each in refusals}
     assert (reasons["a"], reasons["c"]) == (R.NOT_RUN, R.PRESERVED)
 
 
 def test_the_time_limit_holds() -> None:
     with time_limit(0.0), pytest.raises(TimeLimitError):
-        find_units(GraphView(graph_of(CHAIN, CPU).graph_def))
+        found(GraphView(graph_of(CHAIN, CPU).graph_def))
 
 
 def test_listed_ops_are_pure_and_have_kernels_for_cpus() -> None:
@@ -250,7 +255,7 @@ def random_nodes(seed: int, count: int = 60) -> dict[str, str]:
 def test_units_of_random_graphs_are_legal(seed: int) -> None:
     nodes = random_nodes(seed)
     view = GraphView(graph_of(nodes, CPU).graph_def)
-    units, refusals = find_units(view)
+    units, refusals = found(view)
     steps = list(itertools.chain.from_iterable(unit.steps for unit in units))
     assert len(set(steps)) == len(steps) > len(units)
     # Every node is in one unit or refused.
@@ -260,6 +265,6 @@ def test_units_of_random_graphs_are_legal(seed: int) -> None:
     chance = random.Random(seed)
     for chosen in (units, *([u for u in units if chance.random() < 0.5] for _ in range(5))):
         assert not contract(view.readers, [unit.steps for unit in chosen]).cycle
-        check_rewrite(view, GraphView(rewrite_units(view, chosen, ())), ())
+        check_rewrite(view, GraphView(rewrite_units(view, chosen)))
     for unit in units:
         assert misplaced_step(view.readers, Stage.in_sequence(map(Step, unit.steps))) is None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Collection
 
 from tensorflow.core.framework import types_pb2
 
@@ -16,11 +15,9 @@ from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.properties import GraphProperties
+from tf_interop.graph.view import GraphView, Tensor
 from tf_interop.graph.xla import xla_mark
-
-Tensor = tuple[int, int]
-"""A tensor of the graph: the node and the port."""
 
 
 class Kind(enum.Enum):
@@ -68,38 +65,34 @@ _ORDERED = frozenset({"Sub", "RealDiv", "BiasAdd"})
 _CHANNELS_LAST = frozenset({b"NHWC", b"NDHWC"})
 
 
-def changed_dtypes(device_type: str) -> frozenset[int]:
-    """TensorFlow's numbers of the dtypes in which convolutions may absorb changes.
-
-    Not half, whose range is too small for a filter that is multiplied by a factor.
-    """
-    if device_type == "CPU" and tensorflow_internals.has_onednn_bfloat16():
-        return frozenset({types_pb2.DT_FLOAT, types_pb2.DT_BFLOAT16})
-    return frozenset({types_pb2.DT_FLOAT})
-
-
 class ChannelChanges:
     """The changes in one graph, and who reads what.
 
     A chain of nodes that becomes one operation is *absorbed*; no other chain may have its nodes.
 
     Attributes:
-        dtypes: those of the changed tensors.
-        preserved: names that must stay, because a Session may feed or fetch them.
+        view: the graph.
+        properties: the shapes of its tensors.
+        parameters: the shape of each parameter, as in `Parameters`.
+        is_cpu: whether the changes are of CPUs, else of GPUs.
+        dtypes: TensorFlow's numbers of the dtypes of the changed tensors.
         absorbed: the nodes of all chains so far.
     """
 
     def __init__(
         self,
         view: GraphView,
+        properties: GraphProperties,
         parameters: Parameters,
-        preserved: frozenset[str],
-        dtypes: Collection[int],
+        device_type: str,
     ) -> None:
-        self._view = view
-        self.dtypes = dtypes
-        self._parameters = parameters.shapes
-        self.preserved = preserved
+        self.view, self.properties = view, properties
+        self.parameters = parameters.shapes
+        self.is_cpu = device_type == "CPU"
+        # Not half, whose range is too small for a filter that is multiplied by a factor.
+        self.dtypes = {types_pb2.DT_FLOAT}
+        if self.is_cpu and tensorflow_internals.has_onednn_bfloat16():
+            self.dtypes.add(types_pb2.DT_BFLOAT16)
         self._is_waited_for = {each for controls in view.control_fanins for each in controls}
         self.absorbed: set[int] = set()
 
@@ -110,8 +103,8 @@ class ChannelChanges:
 
     def readers(self, index: int) -> list[tuple[int, int]]:
         """The nodes and positions that read a node; none if one may not be in its chain."""
-        view = self._view
-        if view.names[index] in self.preserved or index in self._is_waited_for:
+        view = self.view
+        if view.names[index] in view.preserved or index in self._is_waited_for:
             return []
         readers = [
             (reader, position, port)
@@ -126,13 +119,13 @@ class ChannelChanges:
 
     def may_join(self, index: int, device: str) -> bool:
         """Whether a node may be in a chain on a device."""
-        node = self._view.nodes[index]
+        node = self.view.nodes[index]
         type_names = ("SrcT", "DstT") if node.op == "Cast" else ("T",)
         return (
             index not in self.absorbed
-            and node.name not in self.preserved
+            and node.name not in self.view.preserved
             and index not in self._is_waited_for
-            and not self._view.control_fanins[index]
+            and not self.view.control_fanins[index]
             and node.device == device
             and all(attribute_of(node, name).type in self.dtypes for name in type_names)
             and not attribute_of(node, "_kernel").s
@@ -141,16 +134,16 @@ class ChannelChanges:
 
     def is_change(self, index: int, position: int) -> bool:
         """Whether a node may change each channel by parameters; its shapes are not looked at."""
-        op = self._view.ops[index]
-        others = [tensor for at, tensor in enumerate(self._view.fanins[index]) if at != position]
-        return op in _CHANGES and any(source in self._parameters for source, _ in others)
+        op = self.view.ops[index]
+        others = [tensor for at, tensor in enumerate(self.view.fanins[index]) if at != position]
+        return op in _CHANGES and any(source in self.parameters for source, _ in others)
 
     def change(self, index: int, position: int, channels: int, layout: bytes) -> Change | None:
         """How a node changes the channels of what it reads at a position; None if it does not.
 
         The layout is that of an image or a volume; empty for a matrix.
         """
-        view = self._view
+        view = self.view
         node, op, fanins = view.nodes[index], view.ops[index], view.fanins[index]
         kind = _CHANGES.get(op)
         if kind is Kind.NORMALIZATION:
@@ -162,7 +155,7 @@ class ChannelChanges:
                 or attribute_of(node, "is_training").b
                 or attribute_of(node, "data_format").s != layout
                 or any(self.shape(tensor) != (channels,) for tensor in fanins[1:])
-                or self._reads_other_outputs(index)
+                or view.reads_other_outputs(index)
             ):
                 return None
             epsilon = attribute_of(node, "epsilon").f
@@ -170,7 +163,7 @@ class ChannelChanges:
         if kind is None or len(fanins) != 2:
             return None
         tensor = fanins[1 - position]
-        if tensor[0] not in self._parameters or (op in _ORDERED and position != 0):
+        if tensor[0] not in self.parameters or (op in _ORDERED and position != 0):
             return None
         if op == "BiasAdd":
             is_last = layout in _CHANNELS_LAST or not layout
@@ -183,12 +176,12 @@ class ChannelChanges:
     def shape(self, tensor: Tensor) -> Shape | None:
         """The shape of a parameter; None if it is unknown, or if the tensor is no parameter."""
         source, port = tensor
-        is_known = not port or self._view.ops[source] == "Unpack"
-        return self._parameters.get(source) if is_known else None
+        is_known = not port or self.view.ops[source] == "Unpack"
+        return self.parameters.get(source) if is_known else None
 
     def _is_per_channel(self, index: int, position: int, channels: int, layout: bytes) -> bool:
         """Whether an operand has one value for each channel of the result, or one for all."""
-        shape = self.shape(self._view.fanins[index][position])
+        shape = self.shape(self.view.fanins[index][position])
         rank = len(layout) or 2
         if shape is None or len(shape) > rank:
             return False
@@ -196,11 +189,3 @@ class ChannelChanges:
         padded = (1,) * (rank - len(shape)) + shape
         is_alone = all(size == 1 for at, size in enumerate(padded) if at != axis)
         return is_alone and padded[axis] in (1, channels)
-
-    def _reads_other_outputs(self, index: int) -> bool:
-        view = self._view
-        return any(
-            source == index and port
-            for reader in view.fanouts[index]
-            for source, port in view.fanins[reader]
-        )

@@ -6,15 +6,14 @@ and Unit nodes with the nodes that are gone.
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from tensorflow.core.framework import node_def_pb2
 
 from tf_interop.contraction import misplaced_step
 from tf_interop.errors import GraphError
-from tf_interop.graph.control_flow import ControlFlow, is_function
+from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import (
     COMPANION_OPS,
     CONVOLUTION_KINDS,
@@ -28,48 +27,28 @@ from tf_interop.graph.program import (
     CONV_STAGE_OP,
     UNIT_OP,
     StageNode,
+    UnitNode,
     decode_node,
     make_operation,
     result_operand,
 )
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor, recolocate, tensor_text
 from tf_interop.stage import Stage, Step
 
-Output = tuple[int, int]
-"""A tensor: the node, or the step's place in its node, and the port."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _NewNode:
-    """The contents of a ConvStage or Unit node."""
-
-    index: int
-    steps: Sequence[node_def_pb2.NodeDef]  # each has the name of its original
-    results: Sequence[Output]  # the step output behind each of its outputs
-    operands: Mapping[str, int]  # the operand for each data input, in order, with its dtype
-    ways: Sequence[Stage[int]]  # all ways to run the steps, by place
-    filters: Mapping[int, Collection[str]]  # the ops that may make each filter that it keeps
-    allowed_ops: Collection[str]
+_NewNode = StageNode | UnitNode
 
 
 class _Correspondence:
     """Maps the tensors and nodes of `before` to those of `after`."""
 
-    def __init__(
-        self,
-        before: GraphView,
-        after: GraphView,
-        new_nodes: Sequence[_NewNode],
-        preserved: Collection[str],
-    ) -> None:
+    def __init__(self, before: GraphView, after: GraphView, new_nodes: Sequence[_NewNode]) -> None:
         self.before, self.after = before, after
         # Each step in `before`: how `after` reads its first output; empty if it cannot.
         self.steps: dict[int, str] = {}
         self.moved: dict[int, int] = {}  # the new node of each step that is gone
-        self._outputs: dict[Output, Output] = {}
+        self._outputs: dict[Tensor, Tensor] = {}
         for new in new_nodes:
-            name = after.names[new.index]
+            name, place_after = new.name, after.index_of[new.name]
             results = {result: port for port, result in enumerate(new.results)}
             for place, step in enumerate(new.steps):
                 index = before.index_of.get(step.name)
@@ -79,14 +58,14 @@ class _Correspondence:
                         f"stage or unit, got '{step.name}'."
                     )
                 port = results.get((place, 0))
-                self.steps[index] = "" if port is None else f"{name}:{port}" if port else name
-                if step.name not in preserved:
-                    self.moved[index] = new.index
+                self.steps[index] = "" if port is None else tensor_text(name, port)
+                if step.name not in before.preserved:
+                    self.moved[index] = place_after
             for port, (place, port_before) in enumerate(new.results):
                 source = before.index_of[new.steps[place].name]
-                self._outputs[source, port_before] = (new.index, port)
+                self._outputs[source, port_before] = (place_after, port)
 
-    def tensor(self, tensor: Output) -> Output:
+    def tensor(self, tensor: Tensor) -> Tensor:
         """The counterpart of a tensor of `before`; raises if its new node does not return it."""
         source, port = tensor
         if source not in self.moved:
@@ -99,7 +78,6 @@ class _Correspondence:
         return self._outputs[tensor]
 
     def node(self, index: int) -> int:
-        """The counterpart of a node of `before`."""
         moved = self.moved.get(index)
         return self.after.index_of[self.before.names[index]] if moved is None else moved
 
@@ -112,13 +90,7 @@ class _Correspondence:
         }
 
 
-def check_rewrite(
-    before: GraphView,
-    after: GraphView,
-    nodes_to_preserve: Collection[str],
-    *,
-    fetches: Collection[str] = (),
-) -> None:
+def check_rewrite(before: GraphView, after: GraphView) -> None:
     """Checks that a graph with new stages or units computes what it did before.
 
     `after` has no cycle, and its ConvStage and Unit nodes are well-formed. Its view has checked
@@ -133,34 +105,32 @@ def check_rewrite(
        still there, and there are no new ones. Everything else in these readers is as before, except
        that a node placed with a step is placed with its new node.
 
-    Other nodes need only be present: comparing them would take longer than all other checks. Names
-    to preserve that `before` lacks are ignored.
+    Other nodes need only be present: comparing them would take longer than all other checks.
 
     Raises:
         GraphError: one of these is violated. The message names the node.
     """
     after.topological_order()
-    preserved = {name for name in nodes_to_preserve if name in before.index_of}
     new_ops = (CONV_STAGE_OP, UNIT_OP)
     old = {(before.names[index], op) for index, op in enumerate(before.ops) if op in new_ops}
     new_nodes = [
-        _read(after, index)
+        decode_node(after.nodes[index])
         for index, op in enumerate(after.ops)
         if op in new_ops and (after.names[index], op) not in old
     ]
-    correspondence = _Correspondence(before, after, new_nodes, preserved)
+    correspondence = _Correspondence(before, after, new_nodes)
     moved = correspondence.moved
     expected = {name for index, name in enumerate(before.names) if index not in moved}
-    expected.update(after.names[new.index] for new in new_nodes)
+    expected.update(new.name for new in new_nodes)
     if expected != after.index_of.keys():
         raise GraphError(
             "Expected the nodes of the graph, and stages or units instead of their steps, got "
             f"{sorted(expected - after.index_of.keys())[:5]} missing and "
             f"{sorted(after.index_of.keys() - expected)[:5]} too many."
         )
-    control_flow = ControlFlow(before, nodes_to_preserve, fetches)
+    control_flow = ControlFlow(before)
     # A Session may also feed what it fetches.
-    feeds = set() if is_function(before) else preserved
+    feeds = frozenset() if before.is_function else before.preserved
     for new in new_nodes:
         _check_new_node(new, correspondence, control_flow, feeds)
         _check_filters(new, after, feeds)
@@ -172,25 +142,6 @@ def check_rewrite(
         _check_reader(index, correspondence)
 
 
-def _read(view: GraphView, index: int) -> _NewNode:
-    node = decode_node(view.nodes[index])
-    ways: Sequence[Stage[int]] = [Stage.in_sequence(map(Step, range(len(node.steps))))]
-    kept_ops: Collection[str] = UNIT_KEPT_FILTER_OPS
-    allowed_ops: Collection[str] = STEP_OPS | COMPANION_OPS
-    if isinstance(node, StageNode):
-        ways = [schedule.stage for schedule in node.schedules]
-        kept_ops, allowed_ops = STAGE_KEPT_FILTER_OPS, CONVOLUTION_KINDS.keys()
-    return _NewNode(
-        index,
-        node.steps,
-        node.results,
-        {f"inputs:{place}": dtype for place, dtype in enumerate(node.input_dtypes)},
-        ways,
-        dict.fromkeys(node.kept_inputs, kept_ops),
-        allowed_ops,
-    )
-
-
 def _check_new_node(
     new: _NewNode,
     correspondence: _Correspondence,
@@ -198,29 +149,37 @@ def _check_new_node(
     feeds: Collection[str],
 ) -> None:
     """Compares a node's operands, dependencies, device and region with its steps' originals."""
-    before, after = correspondence.before, correspondence.after
-    node_after, new_name = after.nodes[new.index], after.names[new.index]
-    inputs = dict(zip(new.operands, after.fanins[new.index], strict=True))
+    before, after, new_name = correspondence.before, correspondence.after, new.name
+    new_index = after.index_of[new_name]
+    device = after.nodes[new_index].device
+    tensors = zip(after.fanins[new_index], new.input_dtypes, strict=True)
+    # The tensor, with its dtype, behind each operand that is an input.
+    inputs = {f"inputs:{place}": each for place, each in enumerate(tensors)}
+    ways: list[Stage[int]] = [Stage.in_sequence(map(Step, range(len(new.steps))))]
+    allowed_ops: Collection[str] = STEP_OPS | COMPANION_OPS
+    if isinstance(new, StageNode):
+        ways = [schedule.stage for schedule in new.schedules]
+        allowed_ops = CONVOLUTION_KINDS.keys()
     indices = [before.index_of[step.name] for step in new.steps]
     place_of = {index: place for place, index in enumerate(indices)}
     region = control_flow.region(indices[0])
     controls: set[int] = set()
-    unused = set(new.operands)
+    unused = set(inputs)
     for step, index in zip(new.steps, indices, strict=True):
-        node, tensors = before.nodes[index], before.fanins[index]
+        node, fanins = before.nodes[index], before.fanins[index]
         name = node.name
-        if node.op not in new.allowed_ops:
+        if node.op not in allowed_ops:
             raise GraphError(
                 f"Expected ops that may be steps of '{new_name}', got {node.op} at '{name}'."
             )
-        _expect_same(node.device, node_after.device, "device", name, new_name)
+        _expect_same(node.device, device, "device", name, new_name)
         if region is None or control_flow.region(index) != region:
             raise GraphError(
                 f"Expected the steps of '{new_name}' in one control-flow region, got "
                 f"'{before.names[indices[0]]}' and '{name}' in different or unclear ones."
             )
-        _expect_same(len(tensors), len(step.input), "operands", name, new_name)
-        for tensor, operand, dtype in zip(tensors, step.input, input_dtypes(node), strict=True):
+        _expect_same(len(fanins), len(step.input), "operands", name, new_name)
+        for tensor, operand, dtype in zip(fanins, step.input, input_dtypes(node), strict=True):
             source, port = tensor
             if source in place_of:
                 of_step = result_operand((place_of[source], port))
@@ -232,8 +191,7 @@ def _check_new_node(
                     )
             else:
                 expected = correspondence.tensor(tensor), dtype
-                got = inputs.get(operand), new.operands.get(operand)
-                _expect_same(expected, got, "operand", name, new_name)
+                _expect_same(expected, inputs.get(operand), "operand", name, new_name)
         unused.difference_update(step.input)
         made = make_operation(node, step.input)
         _expect_same(made, step, "op and attributes", name, new_name)
@@ -242,16 +200,15 @@ def _check_new_node(
         raise GraphError(
             f"Expected every input of '{new_name}' to be an operand, got {sorted(unused)} unused."
         )
-    _check_controls(after, new.index, controls)
-    dtypes = node_after.attr["Tout"].list.type
-    for (place, port), dtype in zip(new.results, dtypes, strict=True):
+    _check_controls(after, new_index, controls)
+    for (place, port), dtype in zip(new.results, new.output_dtypes, strict=True):
         node = before.nodes[indices[place]]
         if (port, dtype) not in enumerate(output_dtypes(node)):
             raise GraphError(
                 f"Expected an output of '{node.name}' with its dtype, got output {port} of dtype "
                 f"{dtype} at node '{new_name}'."
             )
-    for way in new.ways:
+    for way in ways:
         edge = misplaced_step(before.readers, way.map(indices.__getitem__))
         if edge is not None:
             source_name, reader_name = (before.names[each] for each in edge)
@@ -262,21 +219,21 @@ def _check_new_node(
 
 
 def _check_filters(new: _NewNode, after: GraphView, feeds: Collection[str]) -> None:
-    """Checks that a node may keep the filters that it keeps."""
-    for position, ops in new.filters.items():
-        source, _ = after.fanins[new.index][position]
+    ops = STAGE_KEPT_FILTER_OPS if isinstance(new, StageNode) else UNIT_KEPT_FILTER_OPS
+    index = after.index_of[new.name]
+    for position in new.kept_inputs:
+        source, _ = after.fanins[index][position]
         node = after.nodes[source]
-        is_on_device = node.device == after.nodes[new.index].device
+        is_on_device = node.device == after.nodes[index].device
         if node.op not in ops or not is_on_device or node.name in feeds:
             raise GraphError(
-                f"Expected filters that '{after.names[new.index]}' keeps to come from "
+                f"Expected filters that '{new.name}' keeps to come from "
                 f"{' or '.join(ops)} nodes on its device that cannot be fed, got input "
                 f"{position}, '{node.name}' of op {node.op}."
             )
 
 
 def _check_identity(index: int, correspondence: _Correspondence) -> None:
-    """Checks the node that remains of a preserved step."""
     old, after = correspondence.before.nodes[index], correspondence.after
     source = correspondence.steps[index]
     expected = node_def_pb2.NodeDef(
@@ -287,7 +244,6 @@ def _check_identity(index: int, correspondence: _Correspondence) -> None:
 
 
 def _check_reader(index: int, correspondence: _Correspondence) -> None:
-    """Checks a node that reads a step or waits for one."""
     before, after = correspondence.before, correspondence.after
     name = before.names[index]
     index_after = after.index_of[name]
@@ -298,21 +254,9 @@ def _check_reader(index: int, correspondence: _Correspondence) -> None:
     expected = node_def_pb2.NodeDef()
     expected.CopyFrom(old)
     expected.input[:] = new.input
-    if COLOCATION in old.attr:
-        classes = {_redirect_class(entry, correspondence) for entry in old.attr[COLOCATION].list.s}
-        got = set(new.attr[COLOCATION].list.s) if COLOCATION in new.attr else set()
-        _expect_same(classes, got, COLOCATION, name, name)
-        expected.attr[COLOCATION].CopyFrom(new.attr[COLOCATION])
+    moved = correspondence.moved.items()
+    recolocate([expected], {before.names[step]: after.names[place] for step, place in moved})
     _expect_same(expected, new, "op, device and attributes", name, name)
-
-
-def _redirect_class(entry: bytes, correspondence: _Correspondence) -> bytes:
-    name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
-    index = correspondence.before.index_of.get(name)
-    moved = None if index is None else correspondence.moved.get(index)
-    if moved is None or not entry.startswith(COLOCATED_WITH):
-        return entry
-    return COLOCATED_WITH + correspondence.after.names[moved].encode()
 
 
 def _check_controls(view: GraphView, index: int, expected: set[int]) -> None:

@@ -77,23 +77,18 @@ _ROOT = _Place((), frozenset())
 class ControlFlow:
     """The region of every node of a graph. Graphs without control flow cost little."""
 
-    def __init__(
-        self,
-        view: GraphView,
-        nodes_to_preserve: Iterable[str] = (),
-        fetches: Collection[str] = (),
-    ) -> None:
+    def __init__(self, view: GraphView) -> None:
         """Finds frames, gates and hidden waits; raises GraphError if the graph has a cycle.
 
-        A Session's run for `fetches` may feed the other `nodes_to_preserve`, possibly in several
-        steps. A function gets all values with the call.
+        A Session's run for the view's `fetches` may feed the other `preserved` nodes, possibly in
+        several steps.
         """
         self._view = view
         fed: set[int] = set()
         self._runs: bytearray | None = None
-        if fetches and not is_function(view):
-            fetched = {parse_input(text)[0] for text in fetches}
-            names = {name for name in nodes_to_preserve if name not in fetched}
+        if view.fetches and not view.is_function:
+            fetched = {parse_input(text)[0] for text in view.fetches}
+            names = view.preserved - fetched
             fed = {view.index_of[name] for name in names & view.index_of.keys()}
             self._runs = _find_run(view, fed, fetched)
         self._keys: dict[tuple[_Place, int], str] = {(_ROOT, 0): ROOT_REGION}
@@ -300,11 +295,6 @@ def _may_wait(op: str) -> bool:
         return False
     # An unknown op may be a function that is called by its name.
     return _WAITS.fullmatch(op) is not None or tensorflow_internals.may_be_stateful(op)
-
-
-def is_function(view: GraphView) -> bool:
-    """Whether a graph is a function's, which receives all values with the call."""
-    return not view.op_types.isdisjoint({"_Arg", "_Retval"})
 
 
 def _find_run(view: GraphView, fed: Collection[int], fetched: Iterable[str]) -> bytearray:

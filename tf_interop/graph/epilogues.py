@@ -20,15 +20,19 @@ are. XLA has no kernel for a fused node, so `separate_epilogues` restores those 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Shape
-from tf_interop.graph.ops import CONVOLUTION_KINDS, SUPPORTED_DTYPES, attribute_of
+from tf_interop.graph.ops import (
+    CONVOLUTION_KINDS,
+    SUPPORTED_DTYPES,
+    attribute_of,
+    set_attributes,
+)
 from tf_interop.graph.properties import GraphProperties, is_fully_known
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import COLOCATION, GraphView, recolocate
 from tf_interop.graph.xla import xla_mark
 
 _FUSED = {"Conv2D": "_FusedConv2D", "Conv3D": "_FusedConv3D"}
@@ -65,45 +69,32 @@ class Epilogue:
         return self.bias_add if self.activation is None else self.activation
 
 
-def without_unread_convolutions(
-    graph_def: graph_pb2.GraphDef, nodes_to_preserve: Collection[str]
-) -> graph_pb2.GraphDef:
+def without_unread_convolutions(view: GraphView) -> GraphView:
     """Drops convolutions that nothing reads, as XLA does: a stage would compute them.
 
     The gradient of a network by its images is one.
     """
-    view = GraphView(graph_def)
-    preserved = frozenset(nodes_to_preserve)
-    unread = {
-        index
-        for index, op in enumerate(view.ops)
-        if op in CONVOLUTION_KINDS
-        and not view.fanouts[index]
-        and view.names[index] not in preserved
-    }
-    if not unread:
-        return graph_def
-    kept = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    kept.node.extend(node for index, node in enumerate(view.nodes) if index not in unread)
-    return kept
+    kept = view.with_nodes(
+        node
+        for node, readers in zip(view.nodes, view.fanouts, strict=True)
+        if readers or node.op not in CONVOLUTION_KINDS or node.name in view.preserved
+    )
+    return GraphView(kept, view.preserved, view.fetches)
 
 
-def find_epilogues(
-    view: GraphView, properties: GraphProperties, nodes_to_preserve: Collection[str]
-) -> tuple[Epilogue, ...]:
+def find_epilogues(view: GraphView, properties: GraphProperties) -> tuple[Epilogue, ...]:
     """Finds the convolutions with a bias."""
-    preserved = frozenset(nodes_to_preserve)
     found = []
     for index, op in enumerate(view.ops):
         if op not in _FUSED:
             continue
-        bias_add = _only_reader(view, index, preserved)
+        bias_add = _only_reader(view, index)
         if bias_add is None:
             continue
         position = _bias_position(view, properties, index, bias_add)
         if position is None:
             continue
-        activation = _only_reader(view, bias_add, preserved)
+        activation = _only_reader(view, bias_add)
         if activation is not None and view.ops[activation] not in _ACTIVATIONS:
             activation = None
         found.append(Epilogue(index, bias_add, position, activation))
@@ -115,19 +106,15 @@ def fuse_epilogues(view: GraphView, epilogues: Sequence[Epilogue]) -> graph_pb2.
     fused = {each.last: _fused_node(view, each) for each in epilogues}
     gone = {each.convolution for each in epilogues}
     gone |= {each.bias_add for each in epilogues} - fused.keys()
-    graph_def = graph_pb2.GraphDef(versions=view.graph_def.versions, library=view.graph_def.library)
-    graph_def.node.extend(
+    graph_def = view.with_nodes(
         fused.get(index, node) for index, node in enumerate(view.nodes) if index not in gone
     )
     names = {
-        COLOCATED_WITH + view.names[index].encode(): COLOCATED_WITH + fused[each.last].name.encode()
+        view.names[index]: view.names[each.last]
         for each in epilogues
         for index in (each.convolution, each.bias_add)
     }
-    for node in graph_def.node:
-        if COLOCATION in node.attr:
-            classes = node.attr[COLOCATION].list.s
-            classes[:] = [names.get(each, each) for each in classes]
+    recolocate(graph_def.node, names)
     return graph_def
 
 
@@ -141,36 +128,31 @@ def separate_epilogues(
         original: the graph before.
         epilogues: all that were fused.
     """
-    by_name: Mapping[str, Epilogue] = {original.names[each.last]: each for each in epilogues}
-    separated = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    by_name = {original.names[each.last]: each for each in epilogues}
+    separated = original.with_nodes(())
     for node in graph_def.node:
         epilogue = by_name.get(node.name)
         if epilogue is None or node.op not in _FUSED.values():
             separated.node.add().CopyFrom(node)
             continue
+        places = [epilogue.convolution, epilogue.bias_add]
+        if epilogue.activation is not None:
+            places.append(epilogue.activation)
+        restored = [separated.node.add() for _ in places]
+        for new, place in zip(restored, places, strict=True):
+            new.CopyFrom(original.nodes[place])
+            new.attr.pop(COLOCATION, None)  # placed with nodes that may be in a stage now
         # What the node reads may have moved into a stage.
         image, filter_, bias, *controls = node.input
-        convolution = separated.node.add()
-        convolution.CopyFrom(original.nodes[epilogue.convolution])
-        convolution.input[:] = [image, filter_, *controls]
-        bias_add = separated.node.add()
-        bias_add.CopyFrom(original.nodes[epilogue.bias_add])
-        bias_add.input[1 - epilogue.bias_position] = convolution.name
-        bias_add.input[epilogue.bias_position] = bias
-        restored = [convolution, bias_add]
-        if epilogue.activation is not None:
-            restored.append(separated.node.add())
-            restored[-1].CopyFrom(original.nodes[epilogue.activation])
-        for each in restored:  # placed with nodes that may be in a stage now
-            if COLOCATION in each.attr:
-                del each.attr[COLOCATION]
+        restored[0].input[:] = [image, filter_, *controls]
+        restored[1].input[epilogue.bias_position] = bias
     return separated
 
 
-def _only_reader(view: GraphView, index: int, preserved: Collection[str]) -> int | None:
+def _only_reader(view: GraphView, index: int) -> int | None:
     """The node that alone reads a node's output, once, and may become one with it."""
     readers = view.fanouts[index]
-    if len(readers) != 1 or view.names[index] in preserved:
+    if len(readers) != 1 or view.names[index] in view.preserved:
         return None
     [reader] = readers
     node, other = view.nodes[index], view.nodes[reader]
@@ -221,12 +203,10 @@ def _fused_node(view: GraphView, epilogue: Epilogue) -> node_def_pb2.NodeDef:
     for name in _SHARED_ATTRIBUTES:
         if name in old.attr:
             new.attr[name].CopyFrom(old.attr[name])
-    fused_ops = ["BiasAdd"]
+    fused_ops = [b"BiasAdd"]
     if epilogue.activation is not None:
-        fused_ops.append(view.ops[epilogue.activation])
-    new.attr["fused_ops"].list.s.extend(op.encode() for op in fused_ops)
-    new.attr["num_args"].i = 1
+        fused_ops.append(view.ops[epilogue.activation].encode())
+    set_attributes(new, fused_ops=fused_ops, num_args=1)
     if new.op == "_FusedConv2D":
-        new.attr["num_host_args"].i = 0
-        new.attr["TArgs"].list.type.append(old.attr["T"].type)
+        set_attributes(new, num_host_args=0, TArgs=[old.attr["T"].type])
     return new

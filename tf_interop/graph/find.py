@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 
 from tensorflow.core.framework import node_def_pb2, types_pb2
 
@@ -32,23 +31,20 @@ from tf_interop.graph.xla import xla_mark
 _DTYPES = ", ".join(SUPPORTED_DTYPES.values())
 
 
-class _RefusalError(Exception):
-    """Ends the reading of one node; never leaves this module."""
+class RefusedError(Exception):
+    """Ends the reading of one node, with a reason and the detail of its refusal."""
 
 
-def _require(
+def require(
     holds: object, expected: str, got: object, reason: RefusalReason = RefusalReason.ATTRIBUTE
 ) -> None:
+    """Refuses the node that is being read, unless a condition holds."""
     if not holds:
-        raise _RefusalError(reason, f"Expected {expected}, got {got}.")
+        raise RefusedError(reason, f"Expected {expected}, got {got}.")
 
 
 def find_convolutions(
-    view: GraphView,
-    properties: GraphProperties,
-    *,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
+    view: GraphView, properties: GraphProperties
 ) -> tuple[tuple[ConvolutionNode, ...], tuple[Refusal, ...]]:
     """Finds the convolutions that can be part of a stage; unknown shapes are no obstacle.
 
@@ -63,16 +59,16 @@ def find_convolutions(
     indices = [index for index, op in enumerate(view.ops) if op in CONVOLUTION_KINDS]
     if not indices:
         return (), ()
-    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
+    control_flow = ControlFlow(view)
     convolutions: list[ConvolutionNode] = []
     refusals: list[Refusal] = []
     for index in view.by_rank(indices):
         try:
             runs = not control_flow.may_not_run(index)
-            _require(runs, "a node that the fetches need", "another", RefusalReason.NOT_RUN)
+            require(runs, "a node that the fetches need", "another", RefusalReason.NOT_RUN)
             convolutions.append(_match_convolution(view, properties, control_flow, index))
-        except _RefusalError as refused:
-            refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
+        except RefusedError as refused:
+            refusals.append(view.refusal(index, *refused.args))
     return tuple(convolutions), tuple(refusals)
 
 
@@ -82,37 +78,37 @@ def _match_convolution(
     control_flow: ControlFlow,
     index: int,
 ) -> ConvolutionNode:
-    """Reads one node; raises _RefusalError if it must stay as it is."""
+    """Reads one node; raises RefusedError if it must stay as it is."""
     node = view.nodes[index]
     op, device = node.op, node.device
     mark = xla_mark(node)
-    _require(not mark, "a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
+    require(not mark, "a node that TensorFlow runs", f"attribute '{mark}'", RefusalReason.XLA)
     is_ours = device_type_of(device) in ("", "CPU", "GPU")
-    _require(is_ours, "a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
+    require(is_ours, "a CPU or a GPU", f"'{device}'", RefusalReason.DEVICE)
     depthwise = op.startswith("Depthwise")
     dtype = _dtype(node)
     layout = _layout(node)
     # Only Conv3DBackpropInputV2 has a choice, and TensorFlow's own gradients never use it.
     has_int64_sizes = attribute_of(node, "Tshape").type == types_pb2.DT_INT64
-    _require(not has_int64_sizes, "input_sizes of DT_INT32", "DT_INT64")
+    require(not has_int64_sizes, "input_sizes of DT_INT32", "DT_INT64")
     fused_ops = _fused_ops(node, len(view.fanins[index])) if op.startswith("_Fused") else ()
     strides = _spatial_values(node, "strides", layout)
     dilations = _spatial_values(node, "dilations", layout)
     # TensorFlow's depthwise kernels refuse (forward) or ignore (backward) others.
-    _require(
+    require(
         not depthwise or (strides[0] == strides[1] and dilations == (1, 1)),
         "equal strides and no dilations for a depthwise convolution",
         (strides, dilations),
     )
     label = _text(node, "_kernel")
-    _require(not label, "no label that chooses a kernel", label)
+    require(not label, "no label that chooses a kernel", label)
     use_cudnn = attribute_of(node, "use_cudnn_on_gpu")
-    _require(use_cudnn.b or not use_cudnn.HasField("b"), "use_cudnn_on_gpu to be true", "false")
+    require(use_cudnn.b or not use_cudnn.HasField("b"), "use_cudnn_on_gpu to be true", "false")
     padding, explicit_paddings = _padding(node, layout)
     region = control_flow.region(index)
     if region is None:
         what = "Expected inputs from one loop frame, and Switches that a Merge joins, got others."
-        raise _RefusalError(RefusalReason.CONTROL_FLOW, what)
+        raise RefusedError(RefusalReason.CONTROL_FLOW, what)
 
     image, filter_ = _image_and_filter_shapes(view, properties, index)
     configuration = ConvolutionConfiguration(
@@ -143,7 +139,7 @@ def _match_convolution(
         output = merge_shapes(given, output)
     for what, shape in (("image", image), ("filter", filter_), ("output", output)):
         has_rank = shape is None or len(shape) == len(layout)
-        _require(has_rank, f"the {what} to have rank {len(layout)}", shape)
+        require(has_rank, f"the {what} to have rank {len(layout)}", shape)
 
     return ConvolutionNode(
         name=view.names[index],
@@ -162,17 +158,17 @@ def _text(node: node_def_pb2.NodeDef, name: str) -> str:
 def _dtype(node: node_def_pb2.NodeDef) -> str:
     dtype = attribute_of(node, "T").type
     name = types_pb2.DataType.Name(dtype)
-    _require(dtype in SUPPORTED_DTYPES, f"one of {_DTYPES}", name, RefusalReason.DTYPE)
+    require(dtype in SUPPORTED_DTYPES, f"one of {_DTYPES}", name, RefusalReason.DTYPE)
     return SUPPORTED_DTYPES[dtype]
 
 
 def _layout(node: node_def_pb2.NodeDef) -> str:
     layouts = [each for each in SPATIAL_AXES if len(each) == _spatial_rank(node.op) + 2]
     layout = _text(node, "data_format")
-    _require(layout in layouts, " or ".join(layouts), layout, RefusalReason.LAYOUT)
+    require(layout in layouts, " or ".join(layouts), layout, RefusalReason.LAYOUT)
     filter_layout = _text(node, "filter_format")
     is_hwio = filter_layout in ("", "HWIO")
-    _require(is_hwio, "a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
+    require(is_hwio, "a filter in HWIO", filter_layout, RefusalReason.LAYOUT)
     return layout
 
 
@@ -186,43 +182,41 @@ def _fused_ops(node: node_def_pb2.NodeDef, input_count: int) -> tuple[str, ...]:
     shown = f"[{', '.join(fused)}]"
     reason = RefusalReason.FUSED_OPS
     is_supported = fused in FUSED_OPS
-    _require(is_supported, "BiasAdd, alone or with an activation", shown, reason)
+    require(is_supported, "BiasAdd, alone or with an activation", shown, reason)
     counts = (*(attribute_of(node, name).i for name in ("num_args", "num_host_args")), input_count)
     got = f"{counts[0]} arguments, {counts[1]} in host memory"
-    _require(counts == (1, 0, 3), f"{shown} with the bias as its one argument", got, reason)
+    require(counts == (1, 0, 3), f"{shown} with the bias as its one argument", got, reason)
     if node.op == "_FusedConv3D":
         # Its bias always has its dtype. oneDNN may have fused a Pad into it.
-        _require(not attribute_of(node, "padding_list").list.i, "no padding_list", "one")
+        require(not attribute_of(node, "padding_list").list.i, "no padding_list", "one")
         return fused
     types = list(attribute_of(node, "TArgs").list.type)
     is_same = types == [attribute_of(node, "T").type]
     got = f"[{', '.join(map(types_pb2.DataType.Name, types))}]"
-    _require(is_same, "a bias of the convolution's dtype", got, reason)
+    require(is_same, "a bias of the convolution's dtype", got, reason)
     return fused
 
 
 def _spatial_values(node: node_def_pb2.NodeDef, name: str, layout: str) -> tuple[int, ...]:
-    """The spatial dimensions of `strides` or `dilations`."""
     values = tuple(attribute_of(node, name).list.i)
     is_spatial = len(values) == len(layout) and values[0] == values[layout.index("C")] == 1
-    _require(is_spatial, f"{len(layout)} {name}, 1 for batch and channels", values)
-    _require(min(values) > 0, f"positive {name}", values)
+    require(is_spatial, f"{len(layout)} {name}, 1 for batch and channels", values)
+    require(min(values) > 0, f"positive {name}", values)
     return tuple(values[axis] for axis in SPATIAL_AXES[layout])
 
 
 def _padding(node: node_def_pb2.NodeDef, layout: str) -> tuple[str, tuple[int, ...]]:
-    """The padding, and the explicit paddings of height and width."""
     padding = _text(node, "padding")
     values = tuple(attribute_of(node, "explicit_paddings").list.i)
     if padding in ("SAME", "VALID"):
-        _require(not values, f"no explicit_paddings with {padding}", values)
+        require(not values, f"no explicit_paddings with {padding}", values)
         return padding, ()
     is_explicit = padding == "EXPLICIT" and len(layout) == 4
-    _require(is_explicit, "padding SAME or VALID, or EXPLICIT for images", padding)
+    require(is_explicit, "padding SAME or VALID, or EXPLICIT for images", padding)
     first = 2 * SPATIAL_AXES[layout][0]
     spatial = values[first : first + 4]
     is_spatial = len(values) == 8 and min(values) >= 0 and sum(values) == sum(spatial)
-    _require(is_spatial, "8 explicit_paddings, 0 for batch and channels", values)
+    require(is_spatial, "8 explicit_paddings, 0 for batch and channels", values)
     return padding, spatial
 
 
@@ -243,7 +237,7 @@ def _result_shape(view: GraphView, properties: GraphProperties, index: int) -> S
     shape = properties.held_shape(*view.fanins[index][SIZES_POSITIONS[view.ops[index]]])
     rank = _spatial_rank(view.ops[index]) + 2
     # Conv2DBackpropInput also accepts just (height, width).
-    _require(shape is None or len(shape) == rank, f"{rank} sizes", shape)
+    require(shape is None or len(shape) == rank, f"{rank} sizes", shape)
     if is_fully_known(shape):
         return shape
     return merge_shapes(shape, properties.output_shape(index, 0))
@@ -259,10 +253,10 @@ def _group_count(
         return per_group if depthwise else None
     if depthwise:
         fits = per_group in (None, channels)
-        _require(fits, f"a depthwise filter of {channels} channels", per_group)
+        require(fits, f"a depthwise filter of {channels} channels", per_group)
         return channels
     if not per_group:
         return None
     divides = channels % per_group == 0
-    _require(divides, f"filter channels that divide the image's {channels}", per_group)
+    require(divides, f"filter channels that divide the image's {channels}", per_group)
     return channels // per_group

@@ -5,18 +5,8 @@
     dy, x, mean, inverse, ... --> about twenty operations --> dx, dscale, doffset
 
 The statistics have one form, that of `tf.nn.moments`. They lead to the image, epsilon, the scale,
-the offset, and the gradient of the output. What the rest computes is proved at random points
-(`sampled_values`): every node that can be evaluated from these tensors is, and its value is
-compared with the formulas of
-
-    deviation = sqrt(mean((x - mean)^2) + epsilon),  xhat = (x - mean) / deviation
-    y = scale * xhat + offset
-    doffset = sum(dy),  dscale = sum(dy * xhat)
-    dx = scale / deviation * (dy - doffset / n - xhat * dscale / n)
-
-(Ioffe and Szegedy, Batch Normalization, 2015, section 3), with means and sums over the n pixels of
-the batch. Tensors that agree are *results*. `fuse_normalizations` makes their readers read the
-fused operations.
+the offset, and the gradient of the output. `normalization_proof` finds what of the rest are
+*results*, whose readers `fuse_normalizations` makes read the fused operations.
 
 Preconditions:
   1. the statistics are over all axes but that of channels, of an image of rank 4, in float32 (mixed
@@ -37,13 +27,13 @@ from tensorflow.core.framework import types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.control_flow import ControlFlow
+from tf_interop.graph.find import RefusedError, require
 from tf_interop.graph.normalization_proof import Evaluation, Inputs, Result, Vector
 from tf_interop.graph.ops import attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties
-from tf_interop.graph.rewrite import Tensor
 from tf_interop.graph.sampled_values import ImageShapes, Sampled, Value, constant_value
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView, device_type_of, is_local
+from tf_interop.graph.view import GraphView, Tensor, device_type_of, is_local
 from tf_interop.graph.xla import xla_mark
 from tf_interop.tensorflow_internals import is_op_determinism_on
 
@@ -70,12 +60,8 @@ class TrainingNormalization:
         device: the device of its nodes.
         layout: `NHWC` or `NCHW`.
         dtype: of the image, output and their gradients; the rest is float32.
-        epsilon: as in the graph.
         image_shape: in `layout`; only the batch size may be unknown.
-        image: the tensor x.
-        scale: None stands for 1.
-        offset: None stands for 0.
-        gradient: the tensor dy; None if nothing is differentiated.
+        inputs: what the new operations are computed from.
         results: the tensors that the new operations compute, with their shapes.
         dropped: inputs that additions lose, as (node, place): the other addends of y or dx, where
             one addend is the result, because the addition has foreign addends too.
@@ -86,39 +72,15 @@ class TrainingNormalization:
     device: str
     layout: str
     dtype: int
-    epsilon: float
     image_shape: tuple[int | None, ...]
-    image: Tensor
-    scale: Vector | None
-    offset: Vector | None
-    gradient: Tensor | None
+    inputs: Inputs
     results: Mapping[Tensor, tuple[Result, tuple[int, ...]]]
     dropped: frozenset[tuple[int, int]]
     members: frozenset[int]
 
-    @property
-    def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors that the new operations read."""
-        vectors = tuple(each.tensor for each in (self.scale, self.offset) if each is not None)
-        return (self.image, *vectors, *(() if self.gradient is None else (self.gradient,)))
-
-
-class _RefusalError(Exception):
-    """Ends the reading of one normalization; never leaves this module."""
-
-
-def _require(holds: object, reason: RefusalReason, expected: str, got: object) -> None:
-    if not holds:
-        raise _RefusalError(reason, f"Expected {expected}, got {got}.")
-
 
 def find_training_normalizations(
-    view: GraphView,
-    properties: GraphProperties,
-    *,
-    device_type: str,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
+    view: GraphView, properties: GraphProperties, device_type: str
 ) -> tuple[tuple[TrainingNormalization, ...], tuple[Refusal, ...]]:
     """Finds the normalizations in training that the fused operations compute faster.
 
@@ -131,7 +93,7 @@ def find_training_normalizations(
     """
     if "Rsqrt" not in view.op_types:
         return (), ()
-    finder = _Finder(view, properties, nodes_to_preserve, fetches)
+    finder = _Finder(view, properties)
     found, refusals, seen = [], [], set[int]()
 
     def anchors(op: str) -> list[int]:
@@ -149,8 +111,8 @@ def find_training_normalizations(
         seen.add(statistics.rsqrt)
         try:
             found.append(finder.match(statistics))
-        except _RefusalError as refused:
-            refusals.append(Refusal(view.names[index], view.ops[index], *refused.args))
+        except RefusedError as refused:
+            refusals.append(view.refusal(index, *refused.args))
     for index in anchors("Rsqrt"):
         if index not in seen and (other := finder.other_statistics(index)) is not None:
             detail = (
@@ -158,9 +120,7 @@ def find_training_normalizations(
                 f"{view.ops[other]} at node '{view.names[other]}', as of a normalization that is "
                 "masked or synchronized."
             )
-            refusals.append(
-                Refusal(view.names[index], view.ops[index], RefusalReason.PATTERN, detail)
-            )
+            refusals.append(view.refusal(index, RefusalReason.PATTERN, detail))
     return tuple(found), tuple(refusals)
 
 
@@ -177,20 +137,9 @@ class _Statistics:
 
 
 class _Finder:
-    """Finds the normalizations of one graph."""
-
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        nodes_to_preserve: Collection[str],
-        fetches: Collection[str],
-    ) -> None:
+    def __init__(self, view: GraphView, properties: GraphProperties) -> None:
         self._view, self._properties = view, properties
-        self._control_flow = ControlFlow(view, nodes_to_preserve, fetches)
-        self._preserved = frozenset(
-            view.index_of[name] for name in nodes_to_preserve if name in view.index_of
-        )
+        self._control_flow = ControlFlow(view)
         self._positions = positions(view)
         self._constants: dict[int, Value | None] = {}
 
@@ -232,12 +181,12 @@ class _Finder:
         return None
 
     def match(self, statistics: _Statistics) -> TrainingNormalization:
-        """Matches a whole normalization; raises _RefusalError if it must stay as it is."""
+        """Matches a whole normalization; raises RefusedError if it must stay as it is."""
         node = self._view.nodes[statistics.squares]
         dtype = types_pb2.DataType.Name(attribute_of(node, "T").type)
-        _require(dtype == "DT_FLOAT", RefusalReason.DTYPE, "statistics of DT_FLOAT", dtype)
+        require(dtype == "DT_FLOAT", "statistics of DT_FLOAT", dtype, RefusalReason.DTYPE)
         is_ours = is_local(node.device)
-        _require(is_ours, RefusalReason.DEVICE, "a device of this process", f"'{node.device}'")
+        require(is_ours, "a device of this process", f"'{node.device}'", RefusalReason.DEVICE)
         shape, channel_axis = self._image_shape(statistics)
         known = tuple(_some_size(shape) if size is None else size for size in shape)
         shapes = ImageShapes(known, channel_axis)
@@ -250,23 +199,19 @@ class _Finder:
             evaluation = Evaluation(self._view, self._positions, self._constant, shapes, inputs)
             if evaluation.is_differentiated:
                 break
-        _require(
+        require(
             evaluation.has(Result.OUTPUT),
-            RefusalReason.PATTERN,
             "scale * (image - mean) / deviation + offset after the statistics",
             "none",
+            RefusalReason.PATTERN,
         )
         match = TrainingNormalization(
             name=node.name,
             device=node.device,
             layout="NHWC" if channel_axis == 3 else "NCHW",
             dtype=types_pb2.DT_FLOAT,
-            epsilon=statistics.epsilon,
             image_shape=shape,
-            image=statistics.image,
-            scale=scale,
-            offset=offset,
-            gradient=gradient,
+            inputs=inputs,
             results=evaluation.results,
             dropped=frozenset(evaluation.dropped),
             members=frozenset(evaluation.members),
@@ -279,32 +224,31 @@ class _Finder:
         shape = self._properties.input_shape(statistics.mean, 0)
         has_rank = shape is not None and len(shape) == 4 and None not in shape[1:]
         expected = "an image of rank 4 with known height, width and channels"
-        _require(has_rank, RefusalReason.SHAPE, expected, shape)
+        require(has_rank, expected, shape, RefusalReason.SHAPE)
         assert shape is not None
         axes = [self._axes(index) for index in (statistics.mean, statistics.variance)]
         is_cpu = device_type_of(self._view.nodes[statistics.squares].device) == "CPU"
         is_nchw = axes == [(0, 2, 3)] * 2 and not is_cpu
-        _require(
+        require(
             axes == [(0, 1, 2)] * 2 or is_nchw,
-            RefusalReason.LAYOUT,
             "statistics over axes 0, 1 and 2 (on a GPU also 0, 2 and 3)",
             " and ".join(map(str, axes)),
+            RefusalReason.LAYOUT,
         )
         elements = math.prod(_USUAL_BATCH_SIZE if size is None else size for size in shape)
-        _require(
+        require(
             not is_cpu or elements >= _LEAST_ELEMENTS or not is_op_determinism_on(),
-            RefusalReason.SLOWER,
             f"under op determinism an image of {_LEAST_ELEMENTS} elements (in batches of "
             f"{_USUAL_BATCH_SIZE} if their size is unknown)",
             elements,
+            RefusalReason.SLOWER,
         )
         channel_axis = 1 if is_nchw else 3
         pixels = elements // (shape[channel_axis] or 1)
-        _require(pixels > 1, RefusalReason.SHAPE, "more than one pixel", shape)
+        require(pixels > 1, "more than one pixel", shape, RefusalReason.SHAPE)
         return shape, channel_axis
 
     def _parameters(self, inverse: int, shapes: ImageShapes) -> tuple[Vector | None, Vector | None]:
-        """The scale and the offset, after 1 / deviation."""
         view, scale = self._view, None
         for product in self._readers(inverse, {"Mul"}):
             scale = self._parameter(self._other(product, (inverse, 0)), shapes)
@@ -343,8 +287,8 @@ class _Finder:
         """Requires that every image in between can go, and that nothing else is in the way."""
         view, flow = self._view, self._control_flow
         own = evaluation.inner | {index for index, _ in match.results}
-        names = sorted(view.names[index] for index in own & self._preserved)
-        _require(not names, RefusalReason.PRESERVED, "nodes that nobody feeds or fetches", names)
+        names = sorted(view.preserved & {view.names[index] for index in own})
+        require(not names, "nodes that nobody feeds or fetches", names, RefusalReason.PRESERVED)
         removed = removed_members(view, [match], self._positions)
         for index in sorted(evaluation.images - removed, key=self._positions.__getitem__):
             self._refuse_reader(index, removed)
@@ -352,37 +296,38 @@ class _Finder:
             node = view.nodes[index]
             name = f"'{node.device}' at node '{node.name}'"
             is_same = node.device == match.device
-            _require(is_same, RefusalReason.DEVICE, f"nodes on '{match.device}'", name)
+            require(is_same, f"nodes on '{match.device}'", name, RefusalReason.DEVICE)
             mark = xla_mark(node)
-            _require(not mark, RefusalReason.XLA, "nodes that TensorFlow runs", f"'{mark}'")
+            require(not mark, "nodes that TensorFlow runs", f"'{mark}'", RefusalReason.XLA)
             waits = [each for each in view.control_fanins[index] if each not in removed]
             expected = "no control dependencies on other nodes"
-            _require(not waits, RefusalReason.CONTROL_DEPENDENCY, expected, f"'{node.name}'")
+            require(not waits, expected, f"'{node.name}'", RefusalReason.CONTROL_DEPENDENCY)
             once = flow.always_runs_once(index)
-            _require(once, RefusalReason.CONTROL_FLOW, "no loop or branch", f"'{node.name}'")
+            require(once, "no loop or branch", f"'{node.name}'", RefusalReason.CONTROL_FLOW)
             runs = not flow.may_not_run(index)
-            _require(runs, RefusalReason.NOT_RUN, "nodes that always run", f"'{node.name}'")
+            require(runs, "nodes that always run", f"'{node.name}'", RefusalReason.NOT_RUN)
         # The mean now waits for the scale and offset, and doffset for the image.
-        image, gradient = match.image[0], (match.gradient or match.image)[0]
-        pairs = [(index, image) for index, _ in match.inputs[1:] if index != gradient]
+        inputs = match.inputs
+        image, gradient = inputs.image[0], (inputs.gradient or inputs.image)[0]
+        pairs = [(index, image) for index, _ in inputs.tensors[1:] if index != gradient]
         for early, late in (*pairs, (image, gradient)):
             what = f"'{view.names[early]}' to wait for nothing that '{view.names[late]}' does not"
             is_early = flow.waits_for_no_more(early, late)
-            _require(is_early, RefusalReason.CONTROL_FLOW, what, "more")
+            require(is_early, what, "more", RefusalReason.CONTROL_FLOW)
 
     def _refuse_reader(self, index: int, removed: Collection[int]) -> None:
         """Raises for the reason why an image stays."""
         view, name = self._view, self._view.names[index]
         for reader in view.fanouts[index]:
             if reader not in removed:
-                raise _RefusalError(
+                raise RefusedError(
                     RefusalReason.CONTROL_DEPENDENCY
                     if index in view.control_fanins[reader]
                     else RefusalReason.READ_ELSEWHERE,
                     f"Expected only the normalization and its gradient to need '{name}', got "
                     f"{view.ops[reader]} at node '{view.names[reader]}'.",
                 )
-        raise _RefusalError(RefusalReason.PATTERN, f"Expected '{name}' to be unneeded, got others.")
+        raise RefusedError(RefusalReason.PATTERN, f"Expected '{name}' to be unneeded, got others.")
 
     def _in_half(self, match: TrainingNormalization) -> TrainingNormalization:
         """The normalization in the type of mixed precision, if it is exactly inside casts.
@@ -390,8 +335,9 @@ class _Finder:
         Otherwise it stays in float32, between the casts.
         """
         view = self._view
-        dtype = attribute_of(view.nodes[match.image[0]], "SrcT").type
-        of_casts = [match.image] if match.gradient is None else [match.image, match.gradient]
+        image, gradient = match.inputs.image, match.inputs.gradient
+        dtype = attribute_of(view.nodes[image[0]], "SrcT").type
+        of_casts = [image] if gradient is None else [image, gradient]
         if dtype not in _HALF_TYPES or match.dropped:
             return match
         for index, _ in of_casts:
@@ -406,24 +352,19 @@ class _Finder:
             for reader in view.fanouts[tensor[0]]:
                 node = view.nodes[reader]
                 is_cast = node.op == "Cast" and attribute_of(node, "DstT").type == dtype
-                if not is_cast or tensor not in view.fanins[reader] or reader in self._preserved:
+                if not is_cast or tensor not in view.fanins[reader] or node.name in view.preserved:
                     return match
                 results[reader, 0] = result, shape
                 members.add(reader)
-        image, gradient = view.fanins[match.image[0]][0], match.gradient
-        if gradient is not None:
-            gradient = view.fanins[gradient[0]][0]
+        half = [view.fanins[index][0] for index, _ in of_casts]
+        inputs = dataclasses.replace(
+            match.inputs, image=half[0], gradient=None if gradient is None else half[1]
+        )
         return dataclasses.replace(
-            match,
-            dtype=dtype,
-            image=image,
-            gradient=gradient,
-            results=results,
-            members=frozenset(members),
+            match, dtype=dtype, inputs=inputs, results=results, members=frozenset(members)
         )
 
     def _readers(self, index: int, ops: Collection[str]) -> list[int]:
-        """The nodes of `ops` that read the first output of a node."""
         view = self._view
         return [
             reader
@@ -443,7 +384,6 @@ class _Finder:
         return others[0] if len(others) == 1 == len(self._view.fanins[index]) - 1 else None
 
     def _constant(self, index: int) -> Value | None:
-        """The value of a Const; None for other nodes."""
         if index not in self._constants:
             node = self._view.nodes[index]
             self._constants[index] = constant_value(node) if node.op == "Const" else None
@@ -493,7 +433,7 @@ def removed_members(
     results = {tensor for match in matches for tensor in match.results}
     result_nodes = {index for index, _ in results}
     dropped = {place for match in matches for place in match.dropped}
-    inputs = {tensor for match in matches for tensor in match.inputs}
+    inputs = {tensor for match in matches for tensor in match.inputs.tensors}
     needed = {index for index, _ in inputs - results}
     removed: set[int] = set()
 

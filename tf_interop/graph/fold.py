@@ -40,20 +40,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import tensorflow as tf
 from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason
-from tf_interop.graph.batch_origin import BatchOrigins
-from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
+from tf_interop.graph.batchwise import BatchOrigins
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
-from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.properties import is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import Tensor
 from tf_interop.graph.xla import xla_mark
 
 
@@ -146,11 +145,6 @@ oneDNN computes both alike. The depthwise kernel has no swish, and returns no re
 
 
 def find_folds(
-    view: GraphView,
-    properties: GraphProperties,
-    parameters: Parameters,
-    *,
-    device_type: str,
     changes: ChannelChanges,
 ) -> tuple[tuple[Fold, ...], tuple[Refusal, ...]]:
     """Finds the convolutions and products with parameters as filters that absorb something.
@@ -159,7 +153,7 @@ def find_folds(
         The folds, which share no node, and the convolutions and products that do not absorb a
         factor or offset that follows them, each with the reason.
     """
-    search = _Search(view, properties, parameters, device_type, changes)
+    search, view = _Search(changes), changes.view
     folds, refusals = [], []
     # Later ones first: of two convolutions whose results are added, the one that ends later should
     # add the other's.
@@ -174,18 +168,9 @@ def find_folds(
 
 
 class _Search:
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        parameters: Parameters,
-        device_type: str,
-        changes: ChannelChanges,
-    ) -> None:
-        self._view, self._properties = view, properties
-        self._parameters = parameters.shapes
+    def __init__(self, changes: ChannelChanges) -> None:
+        self._view, self._properties = changes.view, changes.properties
         self._changes = changes
-        self._is_cpu = device_type == "CPU"
 
     def fold(self, index: int) -> Fold | Refusal | None:
         """What a node absorbs; a refusal if it cannot absorb what follows; None if nothing does."""
@@ -206,10 +191,13 @@ class _Search:
             and self._hoisted(reader[0]) is None
         ):
             return None
-        refuse = _refuser(view, index)
+
+        def refuse(reason: RefusalReason, expected: str) -> Refusal:
+            return view.refusal(index, reason, f"Not folded: expected {expected}.")
+
         if node.attr["T"].type not in self._changes.dtypes:
             return refuse(RefusalReason.DTYPE, "float32, or bfloat16 on a CPU that has it")
-        if view.fanins[index][1][0] not in self._parameters:
+        if view.fanins[index][1][0] not in self._changes.parameters:
             return refuse(RefusalReason.NO_PARAMETER, "a filter that depends on variables alone")
         if view.control_fanins[index] or xla_mark(node) or attribute_of(node, "_kernel").s:
             return refuse(RefusalReason.CONTROL_DEPENDENCY, "a node without control dependencies")
@@ -351,11 +339,11 @@ class _Search:
         view = self._view
         if (
             # No stage adds shortcuts, and without oneDNN neither does a CPU.
-            not (self._is_cpu and tensorflow_internals.is_onednn_on())
+            not (self._changes.is_cpu and tensorflow_internals.is_onednn_on())
             or _LINEAR[view.ops[index]].fused_op != "_FusedConv2D"
             or self._layout(index) != b"NHWC"
             or len(view.fanins[reader]) != 2
-            or view.fanins[reader][1 - position][0] in self._parameters
+            or view.fanins[reader][1 - position][0] in self._changes.parameters
         ):
             return False
         if view.ops[reader] == "AddN":  # its operands always have one shape
@@ -371,13 +359,13 @@ class _Search:
 
     @functools.cached_property
     def _batch_origins(self) -> BatchOrigins:
-        return BatchOrigins(self._view, self._properties, self._changes.preserved)
+        return BatchOrigins(self._view, self._properties)
 
     def _activations(self, index: int, has_shortcut: bool) -> Collection[str]:
         """The activations that TensorFlow's kernel may apply."""
         if not self._fused_op(index, "Relu"):
             return ()
-        if not self._is_cpu or has_shortcut:
+        if not self._changes.is_cpu or has_shortcut:
             return ("Relu",)
         if not tensorflow_internals.is_onednn_on():
             return ACTIVATIONS
@@ -442,7 +430,7 @@ class _Search:
     def _fused_op(self, index: int, activation: str) -> str:
         """The op with a bias and an activation; empty if there is no kernel."""
         op = _LINEAR[self._view.ops[index]].fused_op
-        if not self._is_cpu:
+        if not self._changes.is_cpu:
             # A bias without an activation makes cuDNN use a single, slow algorithm.
             return op if op == "_FusedConv2D" and activation == "Relu" else ""
         if op == "_FusedMatMul" and attribute_of(self._view.nodes[index], "transpose_a").b:
@@ -458,7 +446,6 @@ class _Search:
         return "" if needs_onednn and not tensorflow_internals.is_onednn_on() else op
 
     def _layout(self, index: int) -> bytes:
-        """The layout of the result; empty for a matrix."""
         is_matrix = "MatMul" in self._view.ops[index]
         return b"" if is_matrix else attribute_of(self._view.nodes[index], "data_format").s
 
@@ -472,12 +459,3 @@ def _has_factor(changes: list[Change]) -> bool:
 
 def _has_offset(changes: list[Change]) -> bool:
     return any(change.kind not in (Kind.FACTOR, Kind.DIVISOR) for change in changes)
-
-
-def _refuser(view: GraphView, index: int) -> Callable[[RefusalReason, str], Refusal]:
-    name, op = view.names[index], view.ops[index]
-
-    def refuse(reason: RefusalReason, expected: str) -> Refusal:
-        return Refusal(name, op, reason, f"Not folded: expected {expected}.")
-
-    return refuse

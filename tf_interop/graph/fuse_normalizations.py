@@ -1,11 +1,5 @@
 """Fuses batch normalization in training, forward and backward.
 
-    x --> Mean --> SquaredDifference --> Mean --> + epsilon --> Rsqrt --> * scale --> inverse
-    x --> * inverse --> + (offset - mean * inverse) --> y
-    dy, x, mean, inverse, ... --> about twenty operations --> dx, dscale, doffset
-
-                                         ==>
-
     x, scale, offset --> FusedBatchNormV3 --:0--> y
                                           --:1--> mean         --> the moving mean, as before
                                           --:2--> * (n - 1)/n  --> the moving variance, as before
@@ -15,10 +9,10 @@
 The operations pass over the image about fifteen times, the two kernels about five times. Operations
 on vectors of channels stay where something reads them.
 
-The caller ensures that `find_normalizations` found the normalizations in the view.
+`find_normalizations` shows the graph before, and its matches are those of the view.
 
 Guaranteed: names to preserve and devices stay; other nodes keep all but the inputs that were
-results or dropped. A second run finds nothing. `check_normalizations` checks the result.
+results or dropped. A second run finds nothing. `check_fusions` checks the result.
 """
 
 from __future__ import annotations
@@ -26,6 +20,7 @@ from __future__ import annotations
 import collections
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,9 +33,9 @@ from tf_interop.graph.find_normalizations import (
     removed_members,
 )
 from tf_interop.graph.normalization_proof import Result, Vector
+from tf_interop.graph.ops import make_node, set_attributes
 from tf_interop.graph.properties import state_shapes
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION, Tensor
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor, recolocate
 
 _FLOAT = types_pb2.DT_FLOAT
 
@@ -54,18 +49,11 @@ def rewrite_normalizations(
     # A sum without addends was one of vectors that are all in y now.
     removed |= {index for index, lost in dropped.items() if len(lost) == len(view.fanins[index])}
     rewriting = _Rewriting(view, matches)
-    graph_def = graph_pb2.GraphDef(versions=view.graph_def.versions)
-    graph_def.library.CopyFrom(view.graph_def.library)
-    gone = {COLOCATED_WITH + view.names[index].encode() for index in removed}
-    for index, node in enumerate(view.nodes):
-        if index in removed:
-            continue
-        copy = graph_def.node.add()
-        copy.CopyFrom(node)
-        rewriting.redirect(index, copy, dropped.get(index, ()))
-        if COLOCATION in copy.attr:
-            classes = copy.attr[COLOCATION].list.s
-            classes[:] = [entry for entry in classes if entry not in gone]
+    stay = [index for index in range(len(view)) if index not in removed]
+    graph_def = view.with_nodes(view.nodes[index] for index in stay)
+    for index, node in zip(stay, graph_def.node, strict=True):
+        rewriting.redirect(index, node, dropped.get(index, ()))
+    recolocate(graph_def.node, dict.fromkeys(view.names[index] for index in removed))
     for match in matches:
         rewriting.add_fused_nodes(match)
     graph_def.node.extend(rewriting.new_nodes)
@@ -102,7 +90,7 @@ class _Rewriting:
         self._suffixes: collections.Counter[str] = collections.Counter()
         self._fused = {match.name: self._free_name("FusedBatchNorm") for match in matches}
         self._gradients = {match.name: self._free_name("FusedBatchNormGrad") for match in matches}
-        self._made: dict[tuple[object, ...], str] = {}
+        self._made: dict[bytes, str] = {}
         self.new_nodes: list[node_def_pb2.NodeDef] = []
 
     def redirect(self, index: int, node: node_def_pb2.NodeDef, dropped: Collection[int]) -> None:
@@ -126,31 +114,35 @@ class _Rewriting:
                 node.attr["N"].i = len(tensors)
 
     def add_fused_nodes(self, match: TrainingNormalization) -> None:
-        """Adds the fused nodes of a normalization."""
         name, channels = self._fused[match.name], _channels(match)
-        image, shape = self._text(match.image), match.image_shape
+        image, shape = self._text(match.inputs.image), match.image_shape
         scale, offset = (
             self._constant(match, np.full(channels, default, np.float32))
             if vector is None
             else self._flat(match, vector)
-            for vector, default in ((match.scale, 1.0), (match.offset, 0.0))
+            for vector, default in ((match.inputs.scale, 1.0), (match.inputs.offset, 0.0))
         )
         none = self._constant(match, np.zeros(0, np.float32))
-        nodes = [_new_node(name, "FusedBatchNormV3", match, [image, scale, offset, none, none])]
-        nodes[0].attr["exponential_avg_factor"].f = 1.0
+        inputs = [image, scale, offset, none, none]
+        nodes = [
+            make_node("FusedBatchNormV3", name, inputs, match.device, exponential_avg_factor=1.0)
+        ]
         state_shapes(nodes[0], shape, *[(channels,)] * 4, None)
-        if match.gradient is not None:
+        if match.inputs.gradient is not None:
             reserved = [f"{name}:{port}" for port in (3, 4, 5)]
-            inputs = [self._text(match.gradient), image, scale, *reserved]
+            inputs = [self._text(match.inputs.gradient), image, scale, *reserved]
             name = self._gradients[match.name]
-            nodes.append(_new_node(name, "FusedBatchNormGradV3", match, inputs))
+            nodes.append(make_node("FusedBatchNormGradV3", name, inputs, match.device))
             state_shapes(nodes[1], shape, (channels,), (channels,), None, None)
         for node in nodes:
-            node.attr["T"].type = match.dtype
-            node.attr["U"].type = _FLOAT
-            node.attr["epsilon"].f = match.epsilon
-            node.attr["data_format"].s = match.layout.encode()
-            node.attr["is_training"].b = True
+            set_attributes(
+                node,
+                T=match.dtype,
+                U=_FLOAT,
+                epsilon=match.inputs.epsilon,
+                data_format=match.layout.encode(),
+                is_training=True,
+            )
         self.new_nodes += nodes
 
     def _control(self, source: int) -> str:
@@ -166,9 +158,7 @@ class _Rewriting:
         """The input that reads a tensor of the old graph."""
         match = self._results.get(tensor)
         if match is None:
-            index, port = tensor
-            name = self._view.names[index]
-            return f"{name}:{port}" if port else name
+            return self._view.text(tensor)
         result, shape = match.results[tensor]
         text = self._result(match, result)
         return text if result.is_image or len(shape) == 1 else self._reshaped(match, text, shape)
@@ -189,7 +179,7 @@ class _Rewriting:
         variance = self._add(match, "Mul", f"{fused}:2", self._bias_of_variance(match), T=_FLOAT)
         if result is Result.VARIANCE:
             return variance
-        epsilon = self._constant(match, np.float32(match.epsilon))
+        epsilon = self._constant(match, np.float32(match.inputs.epsilon))
         total = self._add(match, "AddV2", variance, epsilon, T=_FLOAT)
         deviation = self._add(match, "Sqrt", total, T=_FLOAT)
         return self._add(match, "Mul", f"{gradient}:1", deviation, T=_FLOAT)
@@ -200,7 +190,7 @@ class _Rewriting:
         if match.image_shape[0] is not None:
             n = math.prod(size or 0 for size in match.image_shape) // channels
             return self._constant(match, np.float32((n - 1) / n))
-        image = self._text(match.image)
+        image = self._text(match.inputs.image)
         size = self._add(match, "Size", image, T=match.dtype, out_type=types_pb2.DT_INT64)
         size = self._add(match, "Cast", size, SrcT=types_pb2.DT_INT64, DstT=_FLOAT)
         part = self._constant(match, np.float32(channels))
@@ -218,30 +208,17 @@ class _Rewriting:
         return self._add(match, "Reshape", text, sizes, T=_FLOAT)
 
     def _constant(self, match: TrainingNormalization, value: npt.ArrayLike) -> str:
-        return self._add(match, "Const", value=np.asarray(value))
+        tensor = tf.make_tensor_proto(value)
+        return self._add(match, "Const", dtype=tensor.dtype, value=tensor)
 
-    def _add(
-        self,
-        match: TrainingNormalization,
-        op: str,
-        *inputs: str,
-        value: npt.NDArray[np.generic] | None = None,
-        **types: int,
-    ) -> str:
+    def _add(self, match: TrainingNormalization, op: str, *inputs: str, **attributes: Any) -> str:
         """Adds a small node, unless there is the same already; returns its name."""
-        content = None if value is None else (value.dtype.name, value.shape, value.tobytes())
-        key = (match.device, op, inputs, content)
-        if key not in self._made:
-            self._made[key] = name = self._free_name(op)
-            node = _new_node(name, op, match, inputs)
-            if value is not None:
-                proto = tf.make_tensor_proto(value)
-                node.attr["value"].tensor.CopyFrom(proto)
-                types = {"dtype": proto.dtype}
-            for attribute, dtype in types.items():
-                node.attr[attribute].type = dtype
+        node = make_node(op, "", inputs, match.device, **attributes)
+        content = node.SerializeToString(deterministic=True)
+        if content not in self._made:
+            self._made[content] = node.name = self._free_name(op)
             self.new_nodes.append(node)
-        return self._made[key]
+        return self._made[content]
 
     def _free_name(self, op: str) -> str:
         while True:
@@ -255,9 +232,3 @@ def _channels(match: TrainingNormalization) -> int:
     channels = match.image_shape[match.layout.index("C")]
     assert channels is not None
     return channels
-
-
-def _new_node(
-    name: str, op: str, match: TrainingNormalization, inputs: Sequence[str]
-) -> node_def_pb2.NodeDef:
-    return node_def_pb2.NodeDef(name=name, op=op, device=match.device, input=inputs)

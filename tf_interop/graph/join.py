@@ -12,7 +12,6 @@ network may have a thousand.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Collection, Mapping
 
@@ -20,60 +19,52 @@ from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.graph.ops import UNPACK_OP
 from tf_interop.graph.program import KEPT_OP, UNIT_OP, UnitNode, decode_node, encode_node
-from tf_interop.graph.view import parse_input
+from tf_interop.graph.view import GraphView, parse_input
 
 
 def join_kept(
     graph_def: graph_pb2.GraphDef, nodes_to_preserve: Collection[str] = ()
 ) -> graph_pb2.GraphDef | None:
     """The graph with Kept nodes connected to Units and to packed variables; None if none is."""
-    nodes = {node.name: node for node in graph_def.node}
-    readers: dict[str, set[str]] = collections.defaultdict(set)
-    for node in graph_def.node:
-        for text in node.input:
-            readers[parse_input(text.removeprefix("^"))[0]].add(node.name)
-    replaced: dict[str, node_def_pb2.NodeDef] = {}
-    unpacking = set()
-    for node in graph_def.node:
-        if node.op != KEPT_OP:
+    view = GraphView(graph_def, nodes_to_preserve)
+    replaced: dict[int, node_def_pb2.NodeDef] = {}
+    take_packed: set[int] = set()  # Kept nodes
+    unread = set()
+    for index, op in enumerate(view.ops):
+        if op != KEPT_OP:
             continue
         kept = node_def_pb2.NodeDef()
-        kept.CopyFrom(node)
-        sources = {parse_input(text)[0] for text in kept.input[: kept.attr["N"].i]}
-        unpacks = {name for name in sources if nodes[name].op == UNPACK_OP}
+        kept.CopyFrom(view.nodes[index])
+        variables = view.fanins[index][: kept.attr["N"].i]
+        unpacks = {source for source, _ in variables if view.ops[source] == UNPACK_OP}
         if len(unpacks) == 1:
             [unpack] = unpacks
-            _take_packed(kept, nodes[unpack])
-            replaced[node.name] = kept
-            readers[unpack].discard(node.name)
-            unpacking.add(unpack)
-        data_readers = [
-            reader
-            for reader in readers[node.name]
-            if any(parse_input(text)[0] == node.name for text in nodes[reader].input)
-        ]
+            _take_packed(kept, view.nodes[unpack])
+            replaced[index] = kept
+            take_packed.add(index)
+            if take_packed.issuperset(view.fanouts[unpack]):
+                unread.add(unpack)
+        readers = view.data_readers(index)
         # TensorFlow computes a node without variables once, and cannot write down what is packed.
         has_variables = kept.attr["N"].i or kept.attr["P"].i
-        if len(data_readers) != 1 or nodes[data_readers[0]].op != UNIT_OP or not has_variables:
+        if len(readers) != 1 or view.ops[readers[0]] != UNIT_OP or not has_variables:
             continue
-        unit = decode_node(replaced.get(data_readers[0], nodes[data_readers[0]]))
+        unit = decode_node(replaced.get(readers[0], view.nodes[readers[0]]))
         if not isinstance(unit, UnitNode) or unit.kept_types:
             continue
-        replaced[unit.name] = _reader_of(unit, kept, nodes[unit.name].device)
+        replaced[readers[0]] = _reader_of(unit, kept, view.nodes[readers[0]].device)
         _pack(kept)
-        replaced[node.name] = kept
+        replaced[index] = kept
     if not replaced:
         return None
-    gone = {name for name in unpacking if not readers[name] and name not in set(nodes_to_preserve)}
-    joined = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    joined.node.extend(
-        replaced.get(node.name, node) for node in graph_def.node if node.name not in gone
+    return view.with_nodes(
+        replaced.get(index, node)
+        for index, node in enumerate(view.nodes)
+        if index not in unread or node.name in view.preserved
     )
-    return joined
 
 
 def _take_packed(kept: node_def_pb2.NodeDef, unpack: node_def_pb2.NodeDef) -> None:
-    """Makes a Kept node read packed variables."""
     variables = list(kept.input[: kept.attr["N"].i])
     rest = list(kept.input[len(variables) :])
     others = [text for text in variables if parse_input(text)[0] != unpack.name]
@@ -87,7 +78,6 @@ def _take_packed(kept: node_def_pb2.NodeDef, unpack: node_def_pb2.NodeDef) -> No
 
 
 def _pack(kept: node_def_pb2.NodeDef) -> None:
-    """Makes the values of a Kept node one tensor."""
     kept.attr["kept_types"].list.type[:] = kept.attr["Tout"].list.type
     kept.attr["Tout"].list.type[:] = [types_pb2.DT_VARIANT]
     for name in ("output_shapes", "_output_shapes"):

@@ -9,7 +9,8 @@ Guaranteed: a node that absorbs others keeps its name and device; nodes that nei
 a parameter or an absorbed node, nor wait for a read, keep their bytes; names that must be preserved
 stay. The same arguments give the same graph.
 
-The caller ensures that parameters and folds are those of the view. `check_folds` checks the result.
+The caller ensures that parameters and folds are those of the view. `check_fusions` checks the
+result.
 """
 
 from __future__ import annotations
@@ -18,23 +19,32 @@ import collections
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.channel_changes import Change, Kind, Tensor
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.fold import UNFUSED, Fold
-from tf_interop.graph.ops import UNIT_FILTER_POSITIONS, attribute_of, output_dtypes
+from tf_interop.graph.ops import (
+    UNIT_FILTER_POSITIONS,
+    attribute_of,
+    make_node,
+    output_dtypes,
+    set_attributes,
+)
 from tf_interop.graph.padding import Padding
-from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.program import RESCALES, KeptNode, encode_kept, make_operation
-from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.program import KEPT_OP, RESCALES, make_operation, serialized
+from tf_interop.graph.properties import (
+    is_fully_known,
+    shape_protos,
+    state_shapes,
+)
 from tf_interop.graph.rescale import Rescaling
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.graph.view import Tensor, parse_input, recolocate, tensor_text
 
 _UNKNOWN_TO_FUSED = {
     "_FusedDepthwiseConv2dNative": ("explicit_paddings",),
@@ -63,9 +73,7 @@ class Rewriting:
 
 
 def rewrite_folds(
-    view: GraphView,
-    properties: GraphProperties,
-    parameters: Parameters,
+    changes: ChannelChanges,
     folds: Sequence[Fold],
     rescalings: Sequence[Rescaling],
     paddings: Sequence[Padding],
@@ -75,24 +83,23 @@ def rewrite_folds(
     """Makes folds, and one Kept node on each device for all parameters that other nodes read.
 
     Args:
-        view: the graph.
-        properties: the shapes of its tensors.
-        parameters: those of the view.
-        folds: those of the view.
-        rescalings: those of the view.
-        paddings: those of the view.
+        changes: those of the graph.
+        folds: found in them, as are the others.
+        rescalings: chains that no fold has.
+        paddings: those that the folded convolutions do, too.
         most_bytes: limit for all values that are computed and kept. Small ones go first.
 
     Returns:
         The new graph; None if it would not change.
     """
+    view = changes.view
     made: list[Fold | Rescaling] = []
     refusals, used_bytes = [], 0
 
     def size_of(each: Fold | Rescaling) -> int:
         if isinstance(each, Rescaling):
             return 8 * each.channel_count
-        shape = parameters.shapes[view.fanins[each.node][1][0]]
+        shape = changes.parameters[view.fanins[each.node][1][0]]
         bytes_each = tf.as_dtype(view.nodes[each.node].attr["T"].type).size
         return int(bytes_each * math.prod(shape or ()))  # type: ignore[arg-type]
 
@@ -107,7 +114,7 @@ def rewrite_folds(
                 _refuse_size(view.names[each.node], view.ops[each.node], size, most_bytes)
             )
     made.sort(key=lambda each: each.node)
-    rewriter = _Rewriter(view, properties, parameters, most_bytes)
+    rewriter = _Rewriter(changes, most_bytes)
     for each in made:
         check_time_limit()
         if isinstance(each, Fold):
@@ -137,19 +144,14 @@ def _refuse_size(name: str, op: str, size: int, most_bytes: int) -> Refusal:
 class _Rewriter:
     """A graph in the making. Tensors are the texts of inputs."""
 
-    def __init__(
-        self,
-        view: GraphView,
-        properties: GraphProperties,
-        parameters: Parameters,
-        most_bytes: int,
-    ) -> None:
-        self._view, self._properties, self._most_bytes = view, properties, most_bytes
-        self._shapes = parameters.shapes
-        self._parameters = {view.names[index] for index in parameters.shapes}
+    def __init__(self, changes: ChannelChanges, most_bytes: int) -> None:
+        self._view = view = changes.view
+        self._properties, self._most_bytes = changes.properties, most_bytes
+        self._shapes = changes.parameters
         self._order = [
-            view.names[index] for index in view.topological_order() if index in parameters.shapes
+            view.names[index] for index in view.topological_order() if index in self._shapes
         ]
+        self._parameters = set(self._order)
         self._made: dict[str, node_def_pb2.NodeDef] = {}  # parameters that are no nodes yet
         self._made_shapes: dict[str, Shape] = {}
         self._constants: dict[tuple[object, ...], str] = {}
@@ -190,11 +192,15 @@ class _Rewriter:
             self._fuse(new, fold, self._vector_of(fold, offset))
             self._redirect(last, end)
         else:
-            bias_add = node_def_pb2.NodeDef(name=last, op="BiasAdd", device=old.device)
-            bias_add.input.extend([end, self._vector_of(fold, offset)])
-            bias_add.attr["T"].type = dtype
             layout = attribute_of(old, "data_format").s
-            bias_add.attr["data_format"].s = b"NCHW" if layout[:2] == b"NC" else b"NHWC"
+            bias_add = make_node(
+                "BiasAdd",
+                last,
+                [end, self._vector_of(fold, offset)],
+                old.device,
+                T=dtype,
+                data_format=b"NCHW" if layout[:2] == b"NC" else b"NHWC",
+            )
             _copy_output_shapes(absorbed[-1], bias_add)
             self._replaced[last] = bias_add
         names = [old.name, *(node.name for node in absorbed)]
@@ -209,20 +215,19 @@ class _Rewriter:
         channels = rescaling.channel_count
         filter_ = self._vector_of(rescaling, scale or self._constant(np.float32(1)))
         bias = self._vector_of(rescaling, offset or self._constant(np.float32(0)))
-        new = node_def_pb2.NodeDef(
-            name=old.name, op="_FusedDepthwiseConv2dNative", device=old.device
+        new = make_node(
+            "_FusedDepthwiseConv2dNative",
+            old.name,
+            [self._view.text(rescaling.image), self._reshaped(filter_, (1, 1, channels, 1)), bias],
+            old.device,
+            T=types_pb2.DT_FLOAT,
+            strides=[1] * 4,
+            dilations=[1] * 4,
+            padding=b"VALID",
+            data_format=b"NHWC",
+            num_args=1,
+            fused_ops=[op.encode() for op in ("BiasAdd", rescaling.activation) if op],
         )
-        new.input.extend(
-            [self._text(rescaling.image), self._reshaped(filter_, (1, 1, channels, 1)), bias]
-        )
-        new.attr["T"].type = types_pb2.DT_FLOAT
-        new.attr["strides"].list.i.extend([1] * 4)
-        new.attr["dilations"].list.i.extend([1] * 4)
-        new.attr["padding"].s = b"VALID"
-        new.attr["data_format"].s = b"NHWC"
-        new.attr["num_args"].i = 1
-        epilogue = ["BiasAdd", rescaling.activation] if rescaling.activation else ["BiasAdd"]
-        new.attr["fused_ops"].list.s.extend(op.encode() for op in epilogue)
         new.attr[RESCALES].b = True
         _copy_output_shapes(old, new)
         names = [node.name for node in absorbed]
@@ -241,10 +246,10 @@ class _Rewriter:
                 new.CopyFrom(old)
             new.input[0] = pad.input[0]
             if "Depthwise" in new.op:
-                new.attr["padding"].s = b"SAME"
+                set_attributes(new, padding=b"SAME")
             else:
-                new.attr["padding"].s = b"EXPLICIT"
-                new.attr["explicit_paddings"].list.i[:] = [0, 0, *padding.amounts, 0, 0]
+                amounts = [0, 0, *padding.amounts, 0, 0]
+                set_attributes(new, padding=b"EXPLICIT", explicit_paddings=amounts)
             new.experimental_debug_info.original_node_names.append(pad.name)
             shapes, of_pad = (attribute_of(each, "_input_shapes").list.shape for each in (new, pad))
             if shapes and of_pad:
@@ -274,23 +279,21 @@ class _Rewriter:
             if len(new.attr["_input_shapes"].list.shape) >= 2:
                 new.attr["_input_shapes"].list.shape[1].CopyFrom(tf.TensorShape(grouped).as_proto())
         arguments = [bias]
-        fused_ops = ["BiasAdd"]
+        fused_ops = [b"BiasAdd"]
         if fold.shortcut is not None:
-            arguments.append(self._text(fold.shortcut))
-            fused_ops.append("Add")
+            arguments.append(self._view.text(fold.shortcut))
+            fused_ops.append(b"Add")
         if fold.activation:
-            fused_ops.append(fold.activation)
+            fused_ops.append(fold.activation.encode())
         new.input.extend(arguments)
-        new.attr["num_args"].i = len(arguments)
-        new.attr["fused_ops"].list.s.extend([op.encode() for op in fused_ops])
-        new.attr["epsilon"].f = 0.0
+        set_attributes(new, num_args=len(arguments), fused_ops=fused_ops, epsilon=0.0)
         if fold.activation == "LeakyRelu":
             activation = self._view.nodes[fold.absorbed[-1]]
-            new.attr["leakyrelu_alpha"].f = attribute_of(activation, "alpha").f
+            set_attributes(new, leakyrelu_alpha=attribute_of(activation, "alpha").f)
         for name in _UNKNOWN_TO_FUSED.get(fold.fused_op, ()):
             new.attr.pop(name, None)
         if fold.fused_op == "_FusedConv2D":
-            new.attr["TArgs"].list.type.extend([new.attr["T"].type] * len(arguments))
+            set_attributes(new, TArgs=[new.attr["T"].type] * len(arguments))
         shapes = new.attr["_input_shapes"].list.shape
         if len(shapes) >= 2:
             del shapes[2:]
@@ -331,11 +334,6 @@ class _Rewriter:
         factor = self._make("Mul", inverse, scale)
         return factor, self._make("Sub", offset, self._make("Mul", mean, factor))
 
-    def _text(self, tensor: Tensor) -> str:
-        source, port = tensor
-        name = self._view.names[source]
-        return f"{name}:{port}" if port else name
-
     def _product(self, first: str | None, second: str) -> str:
         return second if first is None else self._make("Mul", first, second)
 
@@ -344,7 +342,7 @@ class _Rewriter:
 
     def _vector(self, fold: Fold | Rescaling, tensor: Tensor) -> str:
         """A parameter as a vector of the channels or as a scalar, in float32."""
-        text = self._widened(self._text(tensor))
+        text = self._widened(self._view.text(tensor))
         shape = self._shape(text)
         assert shape is not None
         if len(shape) == 1 and shape[0] == fold.channel_count:
@@ -383,10 +381,7 @@ class _Rewriter:
             return text
         shape = self._shape(text)
         assert shape is not None
-        node = self._add("Cast", shape)
-        node.input.append(text)
-        node.attr["SrcT"].type, node.attr["DstT"].type = before, dtype
-        return str(node.name)
+        return self._add("Cast", [text], shape, SrcT=before, DstT=dtype)
 
     def _dtype(self, text: str) -> int:
         return output_dtypes(self._node(text))[parse_input(text)[1]]
@@ -400,31 +395,23 @@ class _Rewriter:
     def _constant(self, value: np.ndarray | np.float32) -> str:
         key = (value.dtype, value.shape, value.tobytes())
         if key not in self._constants:
-            node = self._add("Const", np.shape(value))
-            node.attr["dtype"].type = tf.as_dtype(value.dtype).as_datatype_enum
-            node.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(value))
-            self._constants[key] = node.name
+            tensor = tf.make_tensor_proto(value)
+            self._constants[key] = self._add(
+                "Const", [], np.shape(value), dtype=tensor.dtype, value=tensor
+            )
         return self._constants[key]
 
     def _make(self, op: str, *operands: str, shape: Shape | None = None) -> str:
         """Adds a parameter; its shape is that of its operands, broadcast, if not given."""
         if shape is None:
             shape = np.broadcast_shapes(*(self._shape(each) for each in operands))  # type: ignore[arg-type]
-        node = self._add(op, shape)
-        node.input.extend(operands)
-        node.attr["T"].type = self._dtype(operands[0])
-        if op == "Reshape":
-            node.attr["Tshape"].type = types_pb2.DT_INT32
-        elif op == "BroadcastTo":
-            node.attr["Tidx"].type = types_pb2.DT_INT32
-        return str(node.name)
+        return self._add(op, operands, shape, T=self._dtype(operands[0]))
 
-    def _add(self, op: str, shape: Shape) -> node_def_pb2.NodeDef:
+    def _add(self, op: str, inputs: Sequence[str], shape: Shape, **attributes: Any) -> str:
         name = f"{self._prefix}/{len(self._made)}"
-        node = node_def_pb2.NodeDef(name=name, op=op)
-        self._made[name] = node
+        self._made[name] = make_node(op, name, inputs, **attributes)
         self._made_shapes[name] = tuple(shape)
-        return node
+        return name
 
     def _shape(self, text: str) -> Shape | None:
         name, port = parse_input(text)
@@ -481,12 +468,12 @@ class _Rewriter:
                 used_bytes += size
                 tensors.append(tensor)
             name = f"{self._prefix}_{number}"
-            kept_nodes.append(encode_kept(self._kept(name, device, tensors)))
+            kept_nodes.append(self._kept(name, device, tensors))
             for each in self._ancestors(parse_input(tensor)[0] for tensor in tensors):
                 if self._is_read(each):
                     places[f"^{each}"] = f"^{name}"
             for port, tensor in enumerate(tensors):
-                places[tensor] = f"{name}:{port}" if port else name
+                places[tensor] = tensor_text(name, port)
         return self._assemble(others, kept_nodes, places), used_bytes
 
     def _is_kept(self, tensor: str) -> bool:
@@ -512,7 +499,7 @@ class _Rewriter:
             return None
         return int(math.prod(shape or ()) * tf.as_dtype(self._dtype(tensor)).size)  # type: ignore[arg-type]
 
-    def _kept(self, name: str, device: str, tensors: Sequence[str]) -> KeptNode:
+    def _kept(self, name: str, device: str, tensors: Sequence[str]) -> node_def_pb2.NodeDef:
         needed = self._ancestors(parse_input(tensor)[0] for tensor in tensors)
         order = [each for each in (*self._order, *self._made) if each in needed]
         reads = [each for each in order if self._is_read(each)]
@@ -525,18 +512,24 @@ class _Rewriter:
                 inputs = [_operand(operands, text) for text in node.input]
                 operands[each] = f"steps:{len(steps)}"
                 steps.append(make_operation(node, inputs))
-        return KeptNode(
-            name=name,
-            device=device,
-            variables=tuple(self._node(each).input[0] for each in reads),
-            constants=tuple(constants),
-            constant_dtypes=tuple(output_dtypes(self._node(each))[0] for each in constants),
-            reads=tuple(make_operation(self._node(each), ["inputs:0"]) for each in reads),
-            steps=tuple(steps),
-            results=tuple(_operand(operands, tensor) for tensor in tensors),
-            output_dtypes=tuple(map(self._dtype, tensors)),
-            output_shapes=tuple(map(self._shape, tensors)),
+        shapes = list(map(self._shape, tensors))
+        kept = make_node(
+            KEPT_OP,
+            name,
+            [*(self._node(each).input[0] for each in reads), *constants],
+            device,
+            P=0,
+            N=len(reads),
+            handles=range(len(reads)),
+            Tin=list(map(self._dtype, constants)),
+            Tout=list(map(self._dtype, tensors)),
+            reads=serialized(make_operation(self._node(each), ["inputs:0"]) for each in reads),
+            steps=serialized(steps),
+            results=[_operand(operands, tensor).encode() for tensor in tensors],
+            output_shapes=shape_protos(shapes),
         )
+        state_shapes(kept, *shapes)  # TensorFlow reads one attribute, the pass the other
+        return kept
 
     def _is_large_constant(self, name: str) -> bool:
         node = self._node(name)
@@ -562,11 +555,7 @@ class _Rewriter:
         places: Mapping[str, str],
     ) -> graph_pb2.GraphDef:
         view = self._view
-        graph_def = graph_pb2.GraphDef(
-            versions=view.graph_def.versions, library=view.graph_def.library
-        )
-        graph_def.node.extend(kept_nodes)
-        graph_def.node.extend(others)
+        graph_def = view.with_nodes([*kept_nodes, *others])
         still_read: set[str] = set()
         for node in graph_def.node:
             inputs = list[str]()
@@ -583,24 +572,12 @@ class _Rewriter:
         graph_def.node.extend(
             view.nodes[view.index_of[each]] for each in self._order if each in remaining
         )
-        names = {node.name for node in graph_def.node}
-        for node in graph_def.node:
-            if COLOCATION in node.attr:
-                classes = node.attr[COLOCATION].list.s
-                there = [
-                    each
-                    for each in classes
-                    if not each.startswith(COLOCATED_WITH)
-                    or each.removeprefix(COLOCATED_WITH).decode("utf-8", "replace") in names
-                ]
-                classes[:] = there
-                if not there:
-                    del node.attr[COLOCATION]
+        gone = view.index_of.keys() - {node.name for node in graph_def.node}
+        recolocate(graph_def.node, dict.fromkeys(gone))
         return graph_def
 
 
 def _canonical(text: str) -> str:
-    """The text of a tensor without the port of a first output."""
     return text.removesuffix(":0")
 
 

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tf_interop.graph.rewrite import Tensor
 from tf_interop.graph.sampled_values import (
     EVALUATED_OPS,
     POINTS,
@@ -41,7 +40,7 @@ from tf_interop.graph.sampled_values import (
     agree,
     evaluate,
 )
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor
 
 _SUM_OPS = frozenset({"Add", "AddV2", "AddN"})
 _ON_IMAGE, _ON_GRADIENT, _ON_MEAN = 1, 2, 4
@@ -98,6 +97,12 @@ class Inputs:
     gradient: Tensor | None
     mean: int
     epsilon: float
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that the fused operations read, the image first."""
+        vectors = tuple(each.tensor for each in (self.scale, self.offset) if each is not None)
+        return (self.image, *vectors, *(() if self.gradient is None else (self.gradient,)))
 
 
 class Evaluation:

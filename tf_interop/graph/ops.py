@@ -9,7 +9,7 @@ threads and for nothing else.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
@@ -203,6 +203,44 @@ def attribute_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrVa
     if name in attributes:
         return attributes[name]
     return _defaults(node.op).get(name, _EMPTY)
+
+
+def make_node(
+    op: str, name: str, inputs: Iterable[str], device: str = "", **attributes: Any
+) -> node_def_pb2.NodeDef:
+    """Makes a node of a registered op, with attributes as for `set_attributes`."""
+    node = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=device)
+    set_attributes(node, **attributes)
+    return node
+
+
+def set_attributes(node: node_def_pb2.NodeDef, **values: Any) -> None:
+    """Sets attributes of a node of a registered op: bytes, numbers, protobufs, or lists of them."""
+    kinds = _attribute_kinds(node.op)
+    for name, value in values.items():
+        attribute = node.attr[name]
+        attribute.Clear()
+        is_list, field = kinds[name]
+        if is_list:
+            attribute.list.SetInParent()  # an empty list is written, too
+            getattr(attribute.list, field).extend(value)
+        elif field in ("shape", "tensor"):
+            getattr(attribute, field).CopyFrom(value)
+        else:
+            setattr(attribute, field, value)
+
+
+_FIELDS = {"string": "s", "int": "i", "float": "f", "bool": "b"}
+
+
+@functools.lru_cache(maxsize=1024)
+def _attribute_kinds(op: str) -> dict[str, tuple[bool, str]]:
+    """For each attribute whether it is a list, and the field of its values."""
+    kinds = {}
+    for each in tensorflow_internals.op_def(op).attr:
+        kind = each.type.removeprefix("list(").removesuffix(")")
+        kinds[each.name] = each.type != kind, _FIELDS.get(kind, kind)
+    return kinds
 
 
 @functools.lru_cache(maxsize=1024)

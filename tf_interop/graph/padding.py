@@ -47,11 +47,10 @@ class Padding:
     amounts: tuple[int, int, int, int]
 
 
-def find_paddings(
-    view: GraphView, properties: GraphProperties, *, device_type: str, changes: ChannelChanges
-) -> tuple[Padding, ...]:
+def find_paddings(changes: ChannelChanges) -> tuple[Padding, ...]:
     """Finds the paddings of a graph."""
-    if device_type != "CPU" or not tensorflow_internals.is_onednn_on():
+    view = changes.view
+    if not changes.is_cpu or not tensorflow_internals.is_onednn_on():
         return ()
     found = []
     for index, op in enumerate(view.ops):
@@ -63,7 +62,7 @@ def find_paddings(
             amounts is not None
             and readers
             and all(
-                position == 0 and _can_pad(view, properties, reader, index, amounts)
+                position == 0 and _can_pad(view, changes.properties, reader, index, amounts)
                 for reader, position in readers
             )
         ):

@@ -27,12 +27,12 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.control_flow import ControlFlow, is_function
+from tf_interop.graph.control_flow import ControlFlow
 from tf_interop.graph.ops import HANDLE_OPS, STEP_OPS, attribute_of, why_no_step_node
 from tf_interop.graph.properties import GraphProperties, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
@@ -56,23 +56,13 @@ class Parameters:
     refusals: tuple[Refusal, ...]
 
 
-def find_parameters(
-    view: GraphView,
-    properties: GraphProperties,
-    device_type: str,
-    *,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
-) -> Parameters:
+def find_parameters(view: GraphView, properties: GraphProperties, device_type: str) -> Parameters:
     """Finds the parameters on the local devices of one type.
 
     Raises:
         GraphError: the graph has a cycle.
     """
-    control_flow = ControlFlow(view, nodes_to_preserve, fetches)
-    preserved = frozenset(nodes_to_preserve)
-    # TensorFlow preserves all reads of a function among its effects, but to read is no effect.
-    is_called = is_function(view)
+    control_flow = ControlFlow(view)
     written = _written_handles(view)
     has_control_readers = {source for controls in view.control_fanins for source in controls}
     found: dict[int, Shape | None] = {}
@@ -96,7 +86,8 @@ def find_parameters(
             reason = RefusalReason.WRITTEN
         elif view.control_fanins[index] or (index in has_control_readers and not is_read):
             reason = RefusalReason.CONTROL_DEPENDENCY
-        elif node.name in preserved and not (is_read and is_called):
+        # TensorFlow preserves all reads of a function among its effects, but to read is no effect.
+        elif node.name in view.preserved and not (is_read and view.is_function):
             reason = RefusalReason.PRESERVED
         elif control_flow.may_not_run(index):
             reason = RefusalReason.NOT_RUN
@@ -109,8 +100,7 @@ def find_parameters(
         if reason is None:
             found[index] = _shape(view, properties, index, found)
         elif is_read:
-            detail = f"Not kept: {reason.value}."
-            refusals.append(Refusal(node.name, op, reason, detail))
+            refusals.append(view.refusal(index, reason, f"Not kept: {reason.value}."))
     return Parameters(found, tuple(refusals))
 
 

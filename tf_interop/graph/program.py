@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-import tensorflow as tf
-from google.protobuf.message import DecodeError
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Shape
 from tf_interop.errors import GraphError
-from tf_interop.graph.properties import shape_of
+from tf_interop.graph.ops import attribute_of, make_node
+from tf_interop.graph.properties import shape_of, shape_protos
 from tf_interop.stage import Schedule
 
 CONV_STAGE_OP = "TfInterop>ConvStage"
@@ -66,14 +65,11 @@ class StageNode(ProgramNode):
     """The contents of a ConvStage node.
 
     Attributes:
-        size_count: the last inputs, which are size vectors that gradients read (int32, in host
-            memory).
         schedules: one for all batch sizes, or one for each of several, ascending. Their stages name
             steps by their places.
         is_timed: whether it compares the plan with TensorFlow's own kernels while it runs.
     """
 
-    size_count: int = 0
     schedules: tuple[Schedule[int], ...]
     is_timed: bool = False
 
@@ -103,34 +99,9 @@ class UnitNode(ProgramNode):
     timed_units: int = 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class KeptNode:
-    """The contents of a Kept node; `variables`, `constants` and `device` as in a NodeDef.
-
-    Attributes:
-        constant_dtypes: TensorFlow's number of the dtype of each of `constants`.
-        reads: the ReadVariableOp of each variable.
-        steps: in running order; their operands are `inputs:<i>`, a variable's value or, after
-            those, a constant, or an output of an earlier step.
-        results: the operand of each output; `output_dtypes` and `output_shapes` are theirs.
-    """
-
-    name: str
-    device: str
-    variables: tuple[str, ...]
-    constants: tuple[str, ...]
-    constant_dtypes: tuple[int, ...]
-    reads: tuple[node_def_pb2.NodeDef, ...]
-    steps: tuple[node_def_pb2.NodeDef, ...]
-    results: tuple[str, ...]
-    output_dtypes: tuple[int, ...]
-    output_shapes: tuple[Shape | None, ...]
-
-
-_Schedules = Annotated[tuple[Schedule[int], ...], msgspec.Meta(min_length=1)]
 # Made while only one thread imports this. msgspec 0.22 crashes if several threads at once make the
 # decoder of a dataclass for the first time, and several may trace functions.
-_SCHEDULES = msgspec.json.Decoder(_Schedules)
+_SCHEDULES = msgspec.json.Decoder(tuple[Schedule[int], ...])
 
 
 def result_operand(result: Result) -> str:
@@ -156,124 +127,93 @@ def make_operation(original: node_def_pb2.NodeDef, operands: Iterable[str]) -> n
     return operation
 
 
+def serialized(steps: Iterable[node_def_pb2.NodeDef]) -> list[bytes]:
+    """Steps as an attribute of a node; the same steps always give the same bytes."""
+    return [step.SerializeToString(deterministic=True) for step in steps]
+
+
 def encode_node(node: StageNode | UnitNode) -> node_def_pb2.NodeDef:
     """Writes the node; the same contents always give the same bytes."""
-    made = node_def_pb2.NodeDef(name=node.name)
-    made.input.extend((*node.inputs, *node.control_inputs))
-    _set_types(made, "Tout", node.output_dtypes)
-    _set_steps(made, "steps", node.steps)
-    made.attr["results"].list.s[:] = [result_operand(each).encode() for each in node.results]
-    _set_integers(made, "kept_inputs", node.kept_inputs)
+    inputs = (*node.inputs, *node.control_inputs)
+    common: dict[str, Any] = {
+        "Tout": node.output_dtypes,
+        "steps": serialized(node.steps),
+        "results": [result_operand(each).encode() for each in node.results],
+        "kept_inputs": node.kept_inputs,
+    }
     if isinstance(node, StageNode):
-        made.op = CONV_STAGE_OP
-        _set_types(made, "Tin", node.input_dtypes[: len(node.inputs) - node.size_count])
-        made.attr["num_sizes"].i = node.size_count
-        made.attr["schedules"].s = msgspec.json.encode(node.schedules)
-        made.attr["timed"].b = node.is_timed
-    else:
-        made.op = UNIT_OP
-        _set_types(made, "Tin", node.input_dtypes)
-        _set_integers(made, "split_inputs", node.split_inputs)
-        _set_shapes(made, "output_shapes", node.output_shapes)
-        _set_types(made, "kept_types", node.kept_types)
-        made.attr["cores"].i = node.cores
-        made.attr["timed_graph"].s = node.timed_graph.encode()
-        made.attr["timed_unit"].i = node.timed_unit
-        made.attr["timed_units"].i = node.timed_units
-    return made
-
-
-def encode_kept(kept: KeptNode) -> node_def_pb2.NodeDef:
-    """Writes the node; the same contents always give the same bytes."""
-    node = node_def_pb2.NodeDef(name=kept.name, op=KEPT_OP, device=kept.device)
-    node.input.extend((*kept.variables, *kept.constants))
-    node.attr["P"].i = 0
-    node.attr["N"].i = len(kept.variables)
-    _set_integers(node, "handles", range(len(kept.variables)))
-    _set_types(node, "Tin", kept.constant_dtypes)
-    _set_types(node, "Tout", kept.output_dtypes)
-    _set_steps(node, "reads", kept.reads)
-    _set_steps(node, "steps", kept.steps)
-    node.attr["results"].list.s[:] = [operand.encode() for operand in kept.results]
-    for name in ("output_shapes", "_output_shapes"):  # TensorFlow reads one, the pass the other
-        _set_shapes(node, name, kept.output_shapes)
-    return node
-
-
-def _list_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrValue.ListValue:
-    """An attribute that is a list, which is written even if it stays empty."""
-    node.attr[name].list.SetInParent()
-    return node.attr[name].list
-
-
-def _set_integers(node: node_def_pb2.NodeDef, name: str, values: Iterable[int]) -> None:
-    _list_of(node, name).i.extend(values)
-
-
-def _set_types(node: node_def_pb2.NodeDef, name: str, values: Iterable[int]) -> None:
-    _list_of(node, name).type.extend(values)
-
-
-def _set_shapes(node: node_def_pb2.NodeDef, name: str, shapes: Iterable[Shape | None]) -> None:
-    _list_of(node, name).shape.extend(tf.TensorShape(shape).as_proto() for shape in shapes)
-
-
-def _set_steps(
-    node: node_def_pb2.NodeDef, name: str, steps: Iterable[node_def_pb2.NodeDef]
-) -> None:
-    _list_of(node, name).s.extend(step.SerializeToString(deterministic=True) for step in steps)
+        # Size vectors, the last inputs, are the only integers that convolutions read.
+        size_count = node.input_dtypes.count(types_pb2.DT_INT32)
+        return make_node(
+            CONV_STAGE_OP,
+            node.name,
+            inputs,
+            Tin=node.input_dtypes[: len(node.inputs) - size_count],
+            num_sizes=size_count,
+            schedules=msgspec.json.encode(node.schedules),
+            timed=node.is_timed,
+            **common,
+        )
+    return make_node(
+        UNIT_OP,
+        node.name,
+        inputs,
+        Tin=node.input_dtypes,
+        split_inputs=node.split_inputs,
+        output_shapes=shape_protos(node.output_shapes),
+        kept_types=node.kept_types,
+        cores=node.cores,
+        timed_graph=node.timed_graph.encode(),
+        timed_unit=node.timed_unit,
+        timed_units=node.timed_units,
+        **common,
+    )
 
 
 def decode_node(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
     """Reads a ConvStage or a Unit node.
 
     Raises:
-        GraphError: an attribute is missing or cannot be read. The op checks the rest.
+        GraphError: the attributes do not fit together. The op checks the rest.
     """
-    try:
-        return _decode(node)
-    except (KeyError, ValueError, DecodeError, RecursionError) as error:
-        raise GraphError(
-            f"Expected the attributes of a {node.op}, got {error!r} at node '{node.name}'."
-        ) from error
 
+    def value(name: str) -> attr_value_pb2.AttrValue:
+        return attribute_of(node, name)
 
-def _decode(node: node_def_pb2.NodeDef) -> StageNode | UnitNode:
-    values = dict(node.attr)  # indexing the node's own map would add missing attributes
     tensors = tuple(text for text in node.input if not text.startswith("^"))
-    results = [text.decode().split(":") for text in values["results"].list.s]
-    size_count = 0 if node.op == UNIT_OP else values["num_sizes"].i
-    input_dtypes = (*values["Tin"].list.type, *(types_pb2.DT_INT32,) * size_count)
-    if len(input_dtypes) != len(tensors) or len(values["Tout"].list.type) != len(results):
-        raise ValueError("Expected a dtype for each input and result, got another number")
+    results = [text.decode().split(":") for text in value("results").list.s]
+    sizes = (types_pb2.DT_INT32,) * value("num_sizes").i
+    input_dtypes = (*value("Tin").list.type, *sizes)
+    if len(input_dtypes) != len(tensors) or len(value("Tout").list.type) != len(results):
+        raise GraphError(
+            f"Expected a dtype for each input and result, got another number at '{node.name}'."
+        )
     common: dict[str, Any] = {
         "name": node.name,
         "inputs": tensors,
         "control_inputs": tuple(node.input[len(tensors) :]),
         "input_dtypes": input_dtypes,
-        "output_dtypes": tuple(values["Tout"].list.type),
-        "steps": tuple(map(node_def_pb2.NodeDef.FromString, values["steps"].list.s)),
+        "output_dtypes": tuple(value("Tout").list.type),
+        "steps": tuple(map(node_def_pb2.NodeDef.FromString, value("steps").list.s)),
         "results": tuple((int(place), int(port)) for _, place, port in results),
-        "kept_inputs": tuple(values["kept_inputs"].list.i),
+        "kept_inputs": tuple(value("kept_inputs").list.i),
     }
     if node.op == UNIT_OP:
         return UnitNode(
             **common,
-            cores=values["cores"].i,
-            split_inputs=tuple(values["split_inputs"].list.i),
-            output_shapes=tuple(map(shape_of, values["output_shapes"].list.shape)),
-            kept_types=tuple(values["kept_types"].list.type),
-            timed_graph=values["timed_graph"].s.decode(),
-            timed_unit=values["timed_unit"].i,
-            timed_units=values["timed_units"].i,
+            cores=value("cores").i,
+            split_inputs=tuple(value("split_inputs").list.i),
+            output_shapes=tuple(map(shape_of, value("output_shapes").list.shape)),
+            kept_types=tuple(value("kept_types").list.type),
+            timed_graph=value("timed_graph").s.decode(),
+            timed_unit=value("timed_unit").i,
+            timed_units=value("timed_units").i,
         )
-    schedules = _SCHEDULES.decode(values["schedules"].s)
+    schedules = _SCHEDULES.decode(value("schedules").s)
     for schedule in schedules:
-        schedule.stage.validate()
         if sorted(schedule.stage.operations) != list(range(len(common["steps"]))):
-            raise ValueError(
-                f"Expected every step once in a schedule, got {schedule.stage.operations}"
+            raise GraphError(
+                f"Expected every step once in a schedule, got {schedule.stage.operations} at "
+                f"'{node.name}'."
             )
-    return StageNode(
-        **common, size_count=size_count, schedules=schedules, is_timed=values["timed"].b
-    )
+    return StageNode(**common, schedules=schedules, is_timed=value("timed").b)

@@ -8,7 +8,7 @@ include it anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import node_def_pb2, tensor_shape_pb2, types_pb2
@@ -136,9 +136,15 @@ def _shape_list(view: GraphView, node_index: int, attribute: str) -> list[Shape 
 
 def state_shapes(node: node_def_pb2.NodeDef, *shapes: Sequence[int | None] | None) -> None:
     """States the shapes of a node's outputs; None is an unknown rank."""
-    protos = [tf.TensorShape(shape).as_proto() for shape in shapes]
     del node.attr["_output_shapes"].list.shape[:]
-    node.attr["_output_shapes"].list.shape.extend(protos)
+    node.attr["_output_shapes"].list.shape.extend(shape_protos(shapes))
+
+
+def shape_protos(
+    shapes: Iterable[Sequence[int | None] | None],
+) -> list[tensor_shape_pb2.TensorShapeProto]:
+    """Shapes as in a node's attribute."""
+    return [tf.TensorShape(shape).as_proto() for shape in shapes]
 
 
 def shape_of(proto: tensor_shape_pb2.TensorShapeProto) -> Shape | None:

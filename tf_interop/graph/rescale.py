@@ -35,12 +35,11 @@ from tensorflow.core.framework import types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason, Shape
-from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind, Tensor
+from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
-from tf_interop.graph.parameters import Parameters
-from tf_interop.graph.properties import GraphProperties, is_fully_known
+from tf_interop.graph.properties import is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import Tensor
 
 LEAST_ELEMENTS = 1 << 18
 """The elements of all passes together. On two cores Mul, AddV2 and Relu take as long as the one
@@ -78,11 +77,6 @@ class Rescaling:
 
 
 def find_rescalings(
-    view: GraphView,
-    properties: GraphProperties,
-    parameters: Parameters,
-    *,
-    device_type: str,
     changes: ChannelChanges,
 ) -> tuple[tuple[Rescaling, ...], tuple[Refusal, ...]]:
     """Finds the chains that no fold has absorbed.
@@ -90,14 +84,15 @@ def find_rescalings(
     Returns:
         The chains, and nodes of those whose images are of unknown size.
     """
-    if device_type != "CPU" or not tensorflow_internals.is_onednn_on():
+    view = changes.view
+    if not changes.is_cpu or not tensorflow_internals.is_onednn_on():
         return (), ()
     found, refusals = [], []
     for index in view.topological_order():
         images = [
             position
             for position, (source, _) in enumerate(view.fanins[index])
-            if source not in parameters.shapes
+            if source not in changes.parameters
         ]
         if (
             len(images) != 1
@@ -108,25 +103,22 @@ def find_rescalings(
         ):
             continue
         check_time_limit()
-        shape = properties.input_shape(index, images[0])
+        shape = changes.properties.input_shape(index, images[0])
         if shape is None or len(shape) != 4:
             continue
         if not is_fully_known(shape[1:]):
             detail = "Not one operation: expected an image of known size."
-            refusals.append(
-                Refusal(view.names[index], view.ops[index], RefusalReason.SHAPE, detail)
-            )
+            refusals.append(view.refusal(index, RefusalReason.SHAPE, detail))
             continue
-        rescaling = _follow(view, changes, index, images[0], shape)
+        rescaling = _follow(changes, index, images[0], shape)
         if rescaling is not None:
             changes.absorbed.update(rescaling.absorbed)
             found.append(rescaling)
     return tuple(found), tuple(refusals)
 
 
-def _follow(
-    view: GraphView, changes: ChannelChanges, index: int, position: int, shape: Shape
-) -> Rescaling | None:
+def _follow(changes: ChannelChanges, index: int, position: int, shape: Shape) -> Rescaling | None:
+    view = changes.view
     image = view.fanins[index][position]
     channels = shape[3]
     assert channels is not None

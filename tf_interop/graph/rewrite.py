@@ -26,7 +26,6 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Shape
-from tf_interop.graph.control_flow import is_function
 from tf_interop.graph.ops import (
     FILTER_POSITIONS,
     STAGE_KEPT_FILTER_OPS,
@@ -34,6 +33,7 @@ from tf_interop.graph.ops import (
     UNIT_KEPT_FILTER_OPS,
     batch_position,
     input_dtypes,
+    make_node,
     output_dtypes,
 )
 from tf_interop.graph.program import (
@@ -47,17 +47,15 @@ from tf_interop.graph.program import (
 from tf_interop.graph.properties import PARAMETER_OPS
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import Unit, unit_name, unit_results
-from tf_interop.graph.view import GraphView, free_name
+from tf_interop.graph.view import (
+    COLOCATION,
+    GraphView,
+    Tensor,
+    free_name,
+    recolocate,
+    tensor_text,
+)
 from tf_interop.stage import Schedule
-
-COLOCATION = "_class"
-"""The attribute that names the nodes a node is placed with."""
-
-COLOCATED_WITH = b"loc:@"
-"""The start of an entry of `_class` that names a node."""
-
-Tensor = tuple[int, int]
-"""A tensor of the graph: the node and the port."""
 
 OutputShapes = Callable[[int, int], Shape | None]
 """Returns the shape of a node's output at a port."""
@@ -69,22 +67,21 @@ AS_STOCK = 0
 def rewrite_stages(
     view: GraphView,
     stages: Sequence[Sequence[Schedule[str]]],
-    nodes_to_preserve: Collection[str],
     *,
     are_timed: bool = False,
 ) -> graph_pb2.GraphDef:
     """Replaces the steps of each stage, given by all its schedules, by one ConvStage node.
 
     Stage `k` becomes the node `tf_interop/stage_<k>`, with a number appended if that name is taken.
-    `nodes_to_preserve` are fed or fetched and must stay. If `are_timed`, each stage compares its
-    plan with TensorFlow's own kernels while it runs. The same arguments give the same graph.
+    If `are_timed`, each stage compares its plan with TensorFlow's own kernels while it runs. The
+    same arguments give the same graph.
     """
     new_nodes = []
     for number, schedules in enumerate(stages):
         members = tuple(view.index_of[name] for name in schedules[0].stage.operations)
         name = free_name(f"tf_interop/stage_{number}", view.index_of)
-        new_nodes.append(_NewNode(name, members, _stage_results(view, members, nodes_to_preserve)))
-    replacement = _Replacement(view, new_nodes, nodes_to_preserve)
+        new_nodes.append(_NewNode(name, members, _stage_results(view, members)))
+    replacement = _Replacement(view, new_nodes)
     return replacement.graph(
         [
             _stage_node(view, replacement, new, schedules, are_timed)
@@ -96,7 +93,6 @@ def rewrite_stages(
 def rewrite_units(
     view: GraphView,
     units: Sequence[Unit],
-    nodes_to_preserve: Collection[str],
     *,
     cores: int = 1,
     output_shapes: OutputShapes | None = None,
@@ -110,7 +106,6 @@ def rewrite_units(
     Args:
         view: the graph.
         units: any that `find_units` or `find_whole_unit` found in it.
-        nodes_to_preserve: names that are fed or fetched and must stay.
         cores: of each unit, if they do not time themselves.
         output_shapes: shapes for the new nodes to state; None to state none.
         timed_graph: a name for the graph if its units are to time themselves.
@@ -123,7 +118,7 @@ def rewrite_units(
         )
         for unit in units
     ]
-    replacement = _Replacement(view, new_nodes, nodes_to_preserve)
+    replacement = _Replacement(view, new_nodes)
     return replacement.graph(
         [
             dataclasses.replace(
@@ -140,37 +135,32 @@ def rewrite_units(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _NewNode:
-    """A node that takes the place of others."""
-
     name: str
     members: tuple[int, ...]  # the nodes, in the order of its steps
     results: tuple[Tensor, ...]  # the member's output behind each of its outputs
 
     def output(self, result: Tensor) -> str:
-        """The text of an input that reads a result."""
-        port = self.results.index(result)
-        return f"{self.name}:{port}" if port else self.name
+        return tensor_text(self.name, self.results.index(result))
 
 
 class _Replacement:
     """A graph in which new nodes replace their members."""
 
-    def __init__(
-        self, view: GraphView, new_nodes: Sequence[_NewNode], nodes_to_preserve: Collection[str]
-    ) -> None:
+    def __init__(self, view: GraphView, new_nodes: Sequence[_NewNode]) -> None:
         """Prepares to replace the members of `new_nodes`, which share none."""
         self._view, self._new_nodes = view, new_nodes
-        self._preserved = frozenset(nodes_to_preserve)
         # Inputs of the old graph, as they are written in the new one.
         self._redirected: dict[str, str] = {}
+        self._moved: dict[str, str | None] = {}  # the new node's name for each node that is gone
         for new in new_nodes:
-            free = [index for index in new.members if view.names[index] not in self._preserved]
-            self._redirected |= {f"^{view.names[index]}": f"^{new.name}" for index in free}
+            free = {view.names[index] for index in new.members} - view.preserved
+            self._moved |= dict.fromkeys(free, new.name)
+            self._redirected |= {f"^{name}": f"^{new.name}" for name in free}
             for index, port in new.results:
-                if index in free:
-                    name = view.names[index]
-                    texts = [f"{name}:{port}"] if port else [name, f"{name}:0"]
-                    self._redirected |= dict.fromkeys(texts, new.output((index, port)))
+                name = view.names[index]
+                if name in free:
+                    for text in (f"{name}:{port}", tensor_text(name, port)):
+                        self._redirected[text] = new.output((index, port))
 
     def inputs(self, new: _NewNode) -> dict[Tensor, tuple[str, int]]:
         """Each tensor that members read from outside: its text as an input, and its dtype."""
@@ -244,7 +234,7 @@ class _Replacement:
         Only nodes on its device count, and none that a Session may feed.
         """
         view = self._view
-        may_be_fed = frozenset() if is_function(view) else self._preserved
+        may_be_fed = frozenset() if view.is_function else view.preserved
         device = view.nodes[new.members[0]].device
         positions = set()
         for index in new.members:
@@ -273,21 +263,15 @@ class _Replacement:
         copies = graph_def.node
         for index in {reader for member in members for reader in view.fanouts[member]} - members:
             copies[index].input[:] = self._redirect_inputs(view.nodes[index].input)
-        for index, node in enumerate(view.nodes):
-            if COLOCATION in node.attr and index not in members:
-                classes = copies[index].attr[COLOCATION].list.s
-                classes[:] = self._redirect_classes(classes)
         unused: list[int] = []
         for new, its in zip(self._new_nodes, contents, strict=True):
             node_def = encode_node(its)
             self._describe(new, node_def)
-            stay = {index for index in new.members if view.names[index] in self._preserved}
+            stay = {index for index in new.members if view.names[index] in view.preserved}
             for index in stay:
-                identity = node_def_pb2.NodeDef(
-                    name=view.names[index], op="Identity", device=node_def.device
-                )
-                identity.input.append(new.output((index, 0)))
-                identity.attr["T"].type = view.nodes[index].attr["T"].type
+                name, source = view.names[index], new.output((index, 0))
+                dtype = view.nodes[index].attr["T"].type
+                identity = make_node("Identity", name, [source], node_def.device, T=dtype)
                 copies[index].CopyFrom(identity)
             free = sorted(set(new.members) - stay)
             if free:
@@ -297,6 +281,7 @@ class _Replacement:
                 copies.append(node_def)
         for index in sorted(unused, reverse=True):
             del copies[index]
+        recolocate(copies, self._moved)
         return graph_def
 
     def _describe(self, new: _NewNode, node_def: node_def_pb2.NodeDef) -> None:
@@ -309,10 +294,8 @@ class _Replacement:
         for node in nodes:
             if COLOCATION in node.attr:
                 classes.update(node.attr[COLOCATION].list.s)
-        own = {COLOCATED_WITH + name.encode() for name in (new.name, *names)}
-        colocations = sorted(set(self._redirect_classes(sorted(classes))) - own)
-        if colocations:
-            node_def.attr[COLOCATION].list.s.extend(colocations)
+        node_def.attr[COLOCATION].list.s.extend(sorted(classes))
+        recolocate([node_def], dict.fromkeys(names))
 
     def _redirect_inputs(self, texts: Sequence[str]) -> list[str]:
         """A reader's inputs, without control dependencies on new nodes that it reads anyway."""
@@ -322,29 +305,14 @@ class _Replacement:
         kept = (target or text for text, target in controls.items() if target not in read)
         return [*tensors, *dict.fromkeys(kept)]
 
-    def _redirect_classes(self, classes: Sequence[bytes]) -> list[bytes]:
-        """The entries of `_class`, with each new node named once."""
-        targets = []
-        for entry in classes:
-            name = entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace")
-            target = self._redirected.get(f"^{name}") if entry.startswith(COLOCATED_WITH) else None
-            targets.append(entry if target is None else COLOCATED_WITH + target[1:].encode())
-        return list(dict.fromkeys(targets))
 
-
-def _stage_results(
-    view: GraphView, members: Sequence[int], preserved: Collection[str]
-) -> tuple[Tensor, ...]:
+def _stage_results(view: GraphView, members: Sequence[int]) -> tuple[Tensor, ...]:
     """The results that are preserved, read outside the stage, or read by nobody."""
     inside = set(members)
 
     def is_output(index: int) -> bool:
-        readers = [
-            reader
-            for reader in view.fanouts[index]
-            if any(source == index for source, _ in view.fanins[reader])
-        ]
-        return not readers or not inside.issuperset(readers) or view.names[index] in preserved
+        readers = view.data_readers(index)
+        return not readers or not inside.issuperset(readers) or view.names[index] in view.preserved
 
     return tuple((index, 0) for index in members if is_output(index))
 
@@ -356,16 +324,11 @@ def _stage_node(
     schedules: Sequence[Schedule[str]],
     is_timed: bool,
 ) -> StageNode:
-    def is_size(each: tuple[Tensor, tuple[str, int]]) -> bool:
-        # Size vectors are the only integers that convolutions read.
-        _, (_, dtype) = each
-        return dtype == int(types_pb2.DT_INT32)
-
-    inputs = sorted(replacement.inputs(new).items(), key=is_size)
+    inputs = replacement.inputs(new).items()
+    sizes_last = sorted(inputs, key=lambda item: item[1][1] == int(types_pb2.DT_INT32))
     place_of = {view.names[index]: place for place, index in enumerate(new.members)}
     return StageNode(
-        **replacement.program(new, dict(inputs), FILTER_POSITIONS, STAGE_KEPT_FILTER_OPS),
-        size_count=sum(map(is_size, inputs)),
+        **replacement.program(new, dict(sizes_last), FILTER_POSITIONS, STAGE_KEPT_FILTER_OPS),
         schedules=tuple(
             Schedule(each.batch_size, each.stage.map(place_of.__getitem__)) for each in schedules
         ),

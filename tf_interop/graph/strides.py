@@ -24,13 +24,13 @@ whose shape changes get a new name, because inference knows shapes by name, and 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Container
+from collections.abc import Container
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Shape
-from tf_interop.graph.ops import attribute_of
+from tf_interop.graph.ops import attribute_of, make_node, set_attributes
 from tf_interop.graph.properties import GraphProperties, state_shapes
 from tf_interop.graph.view import GraphView, device_type_of, free_name
 
@@ -58,25 +58,19 @@ class _Change:
         return self.step != (1, 1)
 
 
-def move_strides(
-    graph_def: graph_pb2.GraphDef,
-    properties: GraphProperties,
-    nodes_to_preserve: Collection[str] = (),
-) -> graph_pb2.GraphDef | None:
+def move_strides(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef | None:
     """Moves the strides of convolutions of one pixel to those that they read.
 
     Args:
-        graph_def: of a CPU.
+        view: the graph, of a CPU.
         properties: of this graph.
-        nodes_to_preserve: names of nodes that a Session may feed or fetch.
 
     Returns:
         The new graph, or None if no strides move.
     """
     if not tensorflow_internals.is_onednn_on():
         return None
-    view = GraphView(graph_def)
-    changed = _find(view, properties, frozenset(nodes_to_preserve))
+    changed = _find(view, properties)
     if not changed:
         return None
     renamed = {
@@ -85,18 +79,17 @@ def move_strides(
         if change.is_smaller
     }
     result = graph_pb2.GraphDef()
-    result.CopyFrom(graph_def)
+    result.CopyFrom(view.graph_def)
     for index, change in changed.items():
         node = result.node[index]
-        node.attr["strides"].list.i[:] = [1, *change.strides, 1]
+        set_attributes(node, strides=[1, *change.strides, 1])
         node.attr.pop("_input_shapes", None)
         if not change.is_smaller:
             continue
         node.name = renamed[node.name]
         state_shapes(node, _every_nth(properties.output_shape(index, 0), change.step))
         if change.paddings is not None:
-            node.attr["padding"].s = b"EXPLICIT"
-            node.attr["explicit_paddings"].list.i[:] = change.paddings
+            set_attributes(node, padding=b"EXPLICIT", explicit_paddings=change.paddings)
         if b"Add" in attribute_of(view.nodes[index], "fused_ops").list.s:
             result.node.append(_make_shortcut(node, change.step, view.index_of))
     for node in result.node:
@@ -108,14 +101,12 @@ def move_strides(
     return result
 
 
-def _find(
-    view: GraphView, properties: GraphProperties, preserved: Collection[str]
-) -> dict[int, _Change]:
+def _find(view: GraphView, properties: GraphProperties) -> dict[int, _Change]:
     changed: dict[int, _Change] = {}
     for index in reversed(view.topological_order()):
         if (
             view.ops[index] not in _CONVOLUTIONS
-            or view.names[index] in preserved
+            or view.names[index] in view.preserved
             or device_type_of(view.nodes[index].device) != "CPU"
         ):
             continue
@@ -210,17 +201,17 @@ def _make_shortcut(
 ) -> node_def_pb2.NodeDef:
     """Makes a fused convolution add every nth pixel of its shortcut."""
     position = len(node.input) - 1
-    pool = node_def_pb2.NodeDef(
-        name=free_name(f"{node.name}/shortcut", taken),
-        op="AvgPool",
-        device=node.device,
-        input=[node.input[position]],
+    pool = make_node(
+        "AvgPool",
+        free_name(f"{node.name}/shortcut", taken),
+        [node.input[position]],
+        node.device,
+        T=node.attr["T"].type,
+        ksize=[1, 1, 1, 1],
+        strides=[1, *step, 1],
+        padding=b"VALID",
+        data_format=b"NHWC",
     )
-    pool.attr["T"].type = node.attr["T"].type
-    pool.attr["ksize"].list.i[:] = [1, 1, 1, 1]
-    pool.attr["strides"].list.i[:] = [1, *step, 1]
-    pool.attr["padding"].s = b"VALID"
-    pool.attr["data_format"].s = b"NHWC"
     pool.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
     node.input[position] = pool.name
     return pool

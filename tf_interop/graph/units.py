@@ -80,19 +80,9 @@ class Unit:
 
 
 def find_units(
-    view: GraphView,
-    properties: GraphProperties | None = None,
-    *,
-    nodes_to_preserve: Collection[str] = (),
-    fetches: Collection[str] = (),
+    view: GraphView, properties: GraphProperties
 ) -> tuple[tuple[Unit, ...], tuple[Refusal, ...]]:
     """Finds the units of a graph on CPUs.
-
-    Args:
-        view: the graph.
-        properties: the shapes of its tensors; None for those in the graph itself.
-        nodes_to_preserve: names that must stay in the graph.
-        fetches: the nodes or tensors that the graph is run for; empty if unknown.
 
     Returns:
         The units, which share no node, and the nodes that cannot be steps, each with a reason.
@@ -102,41 +92,28 @@ def find_units(
         GraphError: the graph has a cycle.
     """
     order = view.by_rank(range(len(view)))
-    regions, reasons = find_steps(view, order, frozenset(nodes_to_preserve), fetches)
+    regions, reasons = find_steps(view, order)
     refusals = tuple(
-        Refusal(
-            view.names[index],
-            view.ops[index],
-            reasons[index],
-            f"In no unit: {reasons[index].value}.",
-        )
+        view.refusal(index, reasons[index], f"In no unit: {reasons[index].value}.")
         for index in order
         if index in reasons
     )
     if not regions:
         return (), refusals
-    growth = _Growth(view, order, regions, properties or GraphProperties(view))
-    units = [
-        unit
-        for unit in growth.all_units()
-        if any(view.ops[step] not in TRIVIAL_OPS for step in unit.steps)
-    ]
-    return tuple(units), refusals
+    units = _Growth(view, order, regions, properties).all_units()
+    return tuple(
+        unit for unit in units if any(view.ops[step] not in TRIVIAL_OPS for step in unit.steps)
+    ), refusals
 
 
 def find_steps(
-    view: GraphView,
-    order: Iterable[int],
-    preserved: Collection[str],
-    fetches: Collection[str],
-    *,
-    companions: Collection[int] = (),
+    view: GraphView, order: Iterable[int], companions: Collection[int] = ()
 ) -> tuple[dict[int, str], dict[int, RefusalReason]]:
     """The control-flow region of each possible step, and why each other node cannot be one.
 
     `companions` are nodes of `COMPANION_OPS`, which may be steps with any dtype.
     """
-    control_flow = ControlFlow(view, preserved, fetches)
+    control_flow = ControlFlow(view)
     reference_ops = {op for op in view.op_types if has_reference_outputs(op)}
     regions: dict[int, str] = {}
     reasons: dict[int, RefusalReason] = {}
@@ -146,7 +123,7 @@ def find_steps(
         if reason is None:
             check_time_limit()
             node = view.nodes[index]
-            if view.names[index] in preserved:
+            if view.names[index] in view.preserved:
                 reason = RefusalReason.PRESERVED
             elif control_flow.may_not_run(index):
                 reason = RefusalReason.NOT_RUN
@@ -224,8 +201,6 @@ def _is_paired(view: GraphView, index: int) -> bool:
 
 
 class _Growth:
-    """Extends units step by step."""
-
     def __init__(
         self,
         view: GraphView,

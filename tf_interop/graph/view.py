@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.contraction import contract
+from tf_interop.convolution import Refusal, RefusalReason
 from tf_interop.errors import GraphError
+
+Tensor = tuple[int, int]
+"""A tensor of a graph: the place of its node in the view, and the output port."""
 
 CONTROL_PORT = -1
 """The output port of a control dependency, as TensorFlow numbers it."""
+
+COLOCATION = "_class"
+"""The attribute that names the nodes a node is placed with."""
+
+_COLOCATED_WITH = b"loc:@"
 
 MERGE_OPS = frozenset({"Merge", "RefMerge"})
 NEXT_ITERATION_OPS = frozenset({"NextIteration", "RefNextIteration"})
@@ -31,6 +40,11 @@ def parse_input(text: str) -> tuple[str, int]:
     return (name, int(port)) if port.isdecimal() else (text, 0)
 
 
+def tensor_text(name: str, port: int) -> str:
+    """The input of a NodeDef that reads an output of a node."""
+    return f"{name}:{port}" if port else name
+
+
 class GraphView:
     """An indexed GraphDef. Its nodes are numbered by their place in it.
 
@@ -39,6 +53,8 @@ class GraphView:
 
     Attributes:
         graph_def: the graph.
+        preserved: names that must stay, because they are fed or fetched.
+        fetches: the nodes or tensors that the graph is run for; empty if unknown.
         nodes: its nodes; `names` and `ops` are theirs.
         index_of: the place of each name.
         fanins: for each node, the tensors that it reads, in order, as (node, output port).
@@ -48,9 +64,15 @@ class GraphView:
         readers: the same without back edges.
         op_types: the set of `ops`.
         has_back_edges: whether the graph has a loop.
+        is_function: whether it is a function's, which receives all values with the call.
     """
 
-    def __init__(self, graph_def: graph_pb2.GraphDef) -> None:
+    def __init__(
+        self,
+        graph_def: graph_pb2.GraphDef,
+        nodes_to_preserve: Iterable[str] = (),
+        fetches: Collection[str] = (),
+    ) -> None:
         """Indexes `graph_def`.
 
         Raises:
@@ -83,6 +105,8 @@ class GraphView:
                     readers.append(index)
 
         self.graph_def = graph_def
+        self.preserved = frozenset(parse_input(name)[0] for name in nodes_to_preserve)
+        self.fetches = fetches
         self.nodes = nodes
         self.names = names
         self.ops: list[str] = [node.op for node in nodes]
@@ -92,6 +116,7 @@ class GraphView:
         self.fanouts = fanouts
         self.op_types = frozenset(self.ops)
         self.has_back_edges = not NEXT_ITERATION_OPS.isdisjoint(self.op_types)
+        self.is_function = not self.op_types.isdisjoint({"_Arg", "_Retval"})
         self.readers = fanouts
         if self.has_back_edges:
             self.readers = [
@@ -101,6 +126,36 @@ class GraphView:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def text(self, tensor: Tensor) -> str:
+        """The input of a NodeDef that reads a tensor."""
+        index, port = tensor
+        return tensor_text(self.names[index], port)
+
+    def refusal(self, index: int, reason: RefusalReason, detail: str) -> Refusal:
+        """Node `index`, which stays unchanged for this reason."""
+        return Refusal(self.names[index], self.ops[index], reason, detail)
+
+    def data_readers(self, index: int) -> list[int]:
+        """The nodes that read an output of node `index`, ascending."""
+        return [
+            reader
+            for reader in self.fanouts[index]
+            if any(source == index for source, _ in self.fanins[reader])
+        ]
+
+    def reads_other_outputs(self, index: int) -> bool:
+        """Whether a node reads another output of node `index` than the first."""
+        return any(
+            source == index and port > 0
+            for reader in self.fanouts[index]
+            for source, port in self.fanins[reader]
+        )
+
+    def with_nodes(self, nodes: Iterable[node_def_pb2.NodeDef]) -> graph_pb2.GraphDef:
+        """A graph of other nodes, with the versions and the function library of this one."""
+        old = self.graph_def
+        return graph_pb2.GraphDef(node=nodes, versions=old.versions, library=old.library)
 
     def is_back_edge(self, source: int, reader: int) -> bool:
         """Whether an edge from `source` to `reader` closes a loop."""
@@ -171,6 +226,24 @@ def join_names(names: Sequence[str]) -> str:
     if len(names) > 20:
         names = [*names[:10], f"{len(names) - 20} more", *names[-10:]]
     return " -> ".join(names)
+
+
+def recolocate(nodes: Iterable[node_def_pb2.NodeDef], moved: Mapping[str, str | None]) -> None:
+    """Changes the names of the nodes that others are placed with; None if there is none now."""
+    for node in nodes:
+        if COLOCATION not in node.attr:
+            continue
+        left: dict[bytes, None] = {}
+        for entry in node.attr[COLOCATION].list.s:
+            name = entry.removeprefix(_COLOCATED_WITH).decode("utf-8", "replace")
+            if not entry.startswith(_COLOCATED_WITH) or name not in moved:
+                left[entry] = None
+            elif (new := moved[name]) is not None:
+                left[_COLOCATED_WITH + new.encode()] = None
+        if left:
+            node.attr[COLOCATION].list.s[:] = left
+        else:
+            del node.attr[COLOCATION]
 
 
 def free_name(base: str, taken: Container[str]) -> str:

@@ -19,8 +19,7 @@ from tf_interop.graph.epilogues import find_epilogues, fuse_epilogues
 from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.rewrite import COLOCATION
-from tf_interop.graph.view import GraphView, parse_input
+from tf_interop.graph.view import COLOCATION, GraphView, parse_input
 from tf_interop.model.keras_functions import KerasFunction, fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime import packed_calls
@@ -242,8 +241,8 @@ def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_
     """
     if traced.is_compiled:
         with _refusals_explained("infer the graph's shapes"):
-            view = GraphView(_with_shapes(traced))
-        return fuse_epilogues(view, find_epilogues(view, GraphProperties(view), traced.fetches))
+            view = GraphView(_with_shapes(traced), traced.fetches)
+        return fuse_epilogues(view, find_epilogues(view, GraphProperties(view)))
     device_type = "CPU" if compute_capability is None else "GPU"
     optimized = optimize_graph(traced, compute_capability)
     if Settings().makes_units(device_type):

@@ -27,14 +27,14 @@ versions stay. The same arguments give the same graph.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.rewrite import COLOCATED_WITH, COLOCATION
 from tf_interop.graph.time_limit import check_time_limit
+from tf_interop.graph.view import recolocate
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
@@ -72,6 +72,7 @@ class _Rewriting:
     def run(self) -> graph_pb2.GraphDef:
         view = self._view
         stay = {view.names[node] for node in self._graph.parts if not self._graph.is_divided(node)}
+        gone = dict.fromkeys(view.index_of.keys() - stay)
         for count, node in enumerate(view.topological_order()):
             if count % 100 == 0:
                 check_time_limit()
@@ -80,11 +81,11 @@ class _Rewriting:
             if self._graph.is_divided(node):
                 self._add_divided(node)
             else:
-                self._add_whole(node, stay)
+                self._add_whole(node, gone)
         self._leave_names()
         return self._new
 
-    def _add_whole(self, node: int, stay: Collection[str]) -> None:
+    def _add_whole(self, node: int, gone: Mapping[str, None]) -> None:
         old = self._view.nodes[node]
         new = self._new.node.add()
         new.CopyFrom(old)
@@ -98,11 +99,7 @@ class _Rewriting:
         ]
         if texts != old.input[: len(fanins)] or self._view.control_fanins[node]:
             new.input[:] = [*texts, *self._control_inputs(node)]
-        if COLOCATION in old.attr:
-            classes = [entry for entry in old.attr[COLOCATION].list.s if _is_with(entry, stay)]
-            new.attr[COLOCATION].list.s[:] = classes
-            if not classes:
-                del new.attr[COLOCATION]
+        recolocate([new], gone)
 
     def _add_divided(self, node: int) -> None:
         self._last[node] = {}
@@ -265,12 +262,6 @@ def _slabs(texts: dict[Box, str], axis: int) -> list[dict[Box, str]]:
         slabs[-1][box] = text
         end = max(end, until)
     return slabs
-
-
-def _is_with(entry: bytes, stay: Collection[str]) -> bool:
-    """Whether an entry of `_class` names no node, or one that stays."""
-    is_name = entry.startswith(COLOCATED_WITH)
-    return not is_name or entry.removeprefix(COLOCATED_WITH).decode("utf-8", "replace") in stay
 
 
 def was_divided(graph_def: graph_pb2.GraphDef) -> bool:

@@ -13,9 +13,8 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.convolution import Refusal
 from tf_interop.errors import GraphError
-from tf_interop.graph.channel_changes import ChannelChanges, changed_dtypes
-from tf_interop.graph.check_folds import check_folds
-from tf_interop.graph.check_normalizations import check_normalizations
+from tf_interop.graph.channel_changes import ChannelChanges
+from tf_interop.graph.check_fusions import check_folds, check_normalizations
 from tf_interop.graph.find_normalizations import find_training_normalizations
 from tf_interop.graph.fold import Fold, find_folds
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations
@@ -33,6 +32,11 @@ from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
 from tf_interop.graph.view import GraphView, device_type_of
 from tf_interop.runtime.settings import GraphItem
 from tf_interop.terminal import count_of
+
+
+def view_of(graph_def: graph_pb2.GraphDef, item: GraphItem) -> GraphView:
+    """Indexes the handed graph, or what the pass has made of it so far."""
+    return GraphView(graph_def, item.nodes_to_preserve, item.fetches)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,61 +111,39 @@ def run_fold_pass(
         GraphError: the graph is not well-formed.
         TimeLimitError: it took longer than the `time_limit` around it.
     """
-    device_type, preserved, infer = (
-        item.device_type,
-        item.nodes_to_preserve,
-        item.infer_output_shapes,
-    )
+    device_type, infer = item.device_type, item.infer_output_shapes
     if any(
         node.op == KEPT_OP and device_type_of(node.device) == device_type for node in graph_def.node
     ):
         return None, None
-    view = GraphView(graph_def)
+    view = view_of(graph_def, item)
     if CONVOLUTION_KINDS.keys().isdisjoint(view.op_types):
         return None, None
     properties = GraphProperties(view, infer)
-    normalizations, separate = find_training_normalizations(
-        view,
-        properties,
-        device_type=device_type,
-        nodes_to_preserve=preserved,
-        fetches=item.fetches,
-    )
+    normalizations, separate = find_training_normalizations(view, properties, device_type)
     changed: graph_pb2.GraphDef | None = None
     if normalizations:
         check_time_limit()
         changed = rewrite_normalizations(view, normalizations)
-        fused = GraphView(changed)
-        check_normalizations(view, fused, normalizations, preserved)
+        fused = view_of(changed, item)
+        check_normalizations(view, fused, normalizations)
         view, properties = fused, GraphProperties(fused, infer)
         check_time_limit()
-    parameters = find_parameters(
-        view,
-        GraphProperties(view),
-        device_type,
-        nodes_to_preserve=preserved,
-        fetches=item.fetches,
-    )
-    changes = ChannelChanges(view, parameters, frozenset(preserved), changed_dtypes(device_type))
-    folds, refusals = find_folds(
-        view, properties, parameters, device_type=device_type, changes=changes
-    )
-    rescalings, not_rescaled = find_rescalings(
-        view, properties, parameters, device_type=device_type, changes=changes
-    )
-    paddings = find_paddings(view, properties, device_type=device_type, changes=changes)
+    parameters = find_parameters(view, GraphProperties(view), device_type)
+    changes = ChannelChanges(view, properties, parameters, device_type)
+    folds, refusals = find_folds(changes)
+    rescalings, not_rescaled = find_rescalings(changes)
+    paddings = find_paddings(changes)
     check_time_limit()
-    rewriting = rewrite_folds(
-        view, properties, parameters, folds, rescalings, paddings, most_bytes=kept_mb << 20
-    )
+    rewriting = rewrite_folds(changes, folds, rescalings, paddings, most_bytes=kept_mb << 20)
     if rewriting is not None:
         check_time_limit()
         changed = rewriting.graph_def
-        check_folds(view, GraphView(changed), preserved)
+        folded = view_of(changed, item)
+        check_folds(view, folded)
         if device_type == "CPU":
             check_time_limit()
-            folded = GraphProperties(GraphView(changed), infer)
-            changed = move_strides(changed, folded, preserved) or changed
+            changed = move_strides(folded, GraphProperties(folded, infer)) or changed
     if changed is None and not separate:
         return None, None
     report = FoldReport(
@@ -204,7 +186,7 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
     Raises:
         GraphError: a convolution that adds a shortcut cannot be in a unit.
     """
-    view = GraphView(graph_def)
+    view = view_of(graph_def, item)
     properties = GraphProperties(view)
 
     def is_large(index: int) -> bool:
@@ -232,7 +214,7 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
     ]
     if not found:
         return None
-    regions, reasons = find_steps(view, found, frozenset(item.nodes_to_preserve), item.fetches)
+    regions, reasons = find_steps(view, found)
     if unsafe := adding & reasons.keys():
         index = min(unsafe)
         raise GraphError(
@@ -242,10 +224,4 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
     units = [Unit((index,), index) for index in found if index in regions]
     if not units:
         return None
-    return rewrite_units(
-        view,
-        units,
-        item.nodes_to_preserve,
-        cores=AS_STOCK,
-        output_shapes=properties.output_shape,
-    )
+    return rewrite_units(view, units, cores=AS_STOCK, output_shapes=properties.output_shape)

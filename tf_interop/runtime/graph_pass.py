@@ -58,10 +58,10 @@ from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.program import CONV_STAGE_OP, UNIT_OP
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.rewrite import rewrite_stages, rewrite_units
-from tf_interop.graph.split_units import find_whole_unit
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_units, is_small_unit
 from tf_interop.graph.view import GraphView, device_type_of, is_local
+from tf_interop.graph.whole_unit import find_whole_unit
 from tf_interop.measure.device import has_bfloat16
 from tf_interop.parallel.divide import was_divided
 from tf_interop.planning.always import group_always, leave_out_unmeasured
@@ -73,7 +73,7 @@ from tf_interop.planning.lookup import (
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass
+from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass, view_of
 from tf_interop.runtime.settings import GraphItem, PassReport, Policy, Settings
 from tf_interop.structure import Structure
 
@@ -166,9 +166,8 @@ def read_compiled_body(graph_def: graph_pb2.GraphDef, item: GraphItem) -> Compil
     Raises:
         GraphError: the graph is not well-formed.
     """
-    view = GraphView(without_unread_convolutions(graph_def, item.nodes_to_preserve))
-    properties = GraphProperties(view, item.infer_output_shapes)
-    epilogues = find_epilogues(view, properties, item.nodes_to_preserve)
+    view = without_unread_convolutions(view_of(graph_def, item))
+    epilogues = find_epilogues(view, GraphProperties(view, item.infer_output_shapes))
     return CompiledBody(view, epilogues, fuse_epilogues(view, epilogues))
 
 
@@ -214,16 +213,13 @@ def _find(graph_def: graph_pb2.GraphDef, item: GraphItem, settings: Settings) ->
         raise LibraryError(
             "The GPU is a pluggable device, not an NVIDIA GPU, so cuDNN does not run on it."
         )
-    view = GraphView(graph_def)
+    view = view_of(graph_def, item)
     # The batch size decides which entry of a plan applies to the graph.
     needs_batch_size = settings.plan is not None and any(
         graph.batch_size is not None for graph in settings.plan.graphs
     )
     found, refused = find_convolutions(
-        view,
-        GraphProperties(view, item.infer_output_shapes if needs_batch_size else None),
-        nodes_to_preserve=item.nodes_to_preserve,
-        fetches=item.fetches,
+        view, GraphProperties(view, item.infer_output_shapes if needs_batch_size else None)
     )
     convolutions = tuple(node for node in found if _is_on(node.device, item))
     refusals = tuple(
@@ -273,7 +269,7 @@ def _make_ops(
     found: _Found, graph_def: graph_pb2.GraphDef, item: GraphItem, settings: Settings
 ) -> tuple[graph_pb2.GraphDef | None, PassReport]:
     """Makes the stages or units of a graph, which is the one where they were found, or folded."""
-    view = found.view if graph_def is found.view.graph_def else GraphView(graph_def)
+    view = found.view if graph_def is found.view.graph_def else view_of(graph_def, item)
     plan = _plan_units if settings.makes_units(item.device_type) else _plan_stages
     rewrite, report = plan(found, view, item, settings)
     rewritten = None
@@ -281,7 +277,7 @@ def _make_ops(
     if rewrite is not None:
         rewritten = rewrite()
         check_time_limit()
-        check_rewrite(view, GraphView(rewritten), item.nodes_to_preserve, fetches=item.fetches)
+        check_rewrite(view, view_of(rewritten, item))
         check_time_limit()
         made = [node for node in rewritten.node if _is_made(node, item)]
         report = dataclasses.replace(
@@ -334,7 +330,7 @@ def _plan_stages(
     check_stages(stages, view, convolutions)
     ways = [each.ways for each in stages]
     are_timed = settings.stages_time_themselves(item.device_type)
-    return lambda: rewrite_stages(view, ways, item.nodes_to_preserve, are_timed=are_timed), report
+    return lambda: rewrite_stages(view, ways, are_timed=are_timed), report
 
 
 def _why_not_in_plan(error: PlanError, found: _Found, item: GraphItem, settings: Settings) -> str:
@@ -365,9 +361,8 @@ def _plan_units(
     Returns:
         As `_plan_stages` does.
     """
-    preserved, fetches = item.nodes_to_preserve, item.fetches
     properties = GraphProperties(view, item.infer_output_shapes)
-    units, refused = find_units(view, properties, nodes_to_preserve=preserved, fetches=fetches)
+    units, refused = find_units(view, properties)
     report = dataclasses.replace(
         found.report, refusals=tuple(each for each in refused if each.op in CONVOLUTION_KINDS)
     )
@@ -376,8 +371,8 @@ def _plan_units(
         if not settings.times_itself:
             return None, dataclasses.replace(report, why_unchanged="self-timing is off")
         if mode_of(found.convolutions) == "inference":
-            units = _as_one(view, properties, units, item)
-        units = _of_one_region(view, properties, units, item)
+            units = _as_one(view, properties, units)
+        units = _of_one_region(view, properties, units)
         # Functions with the same units share their times, such as one that is traced again. A trace
         # for one image, whose batch cannot be divided, has others.
         steps = [([view.names[step] for step in unit.steps], bool(unit.split)) for unit in units]
@@ -388,33 +383,29 @@ def _plan_units(
         return None, dataclasses.replace(report, why_unchanged=why)
     shapes = properties.output_shape
     return (
-        lambda: rewrite_units(
-            view, units, preserved, output_shapes=shapes, timed_graph=timed_graph
-        ),
+        lambda: rewrite_units(view, units, output_shapes=shapes, timed_graph=timed_graph),
         dataclasses.replace(report, timed_graph=timed_graph),
     )
 
 
 def _as_one(
-    view: GraphView, properties: GraphProperties, units: tuple[Unit, ...], item: GraphItem
+    view: GraphView, properties: GraphProperties, units: tuple[Unit, ...]
 ) -> tuple[Unit, ...]:
     """One unit in place of all, if it has all their convolutions and products."""
-    whole = find_whole_unit(
-        view, properties, nodes_to_preserve=item.nodes_to_preserve, fetches=item.fetches
-    )
+    whole = find_whole_unit(view, properties)
     anchors = {step for unit in units for step in unit.steps if view.ops[step] in ANCHOR_OPS}
     return (whole,) if whole is not None and anchors <= set(whole.steps) else units
 
 
 def _of_one_region(
-    view: GraphView, properties: GraphProperties, units: Sequence[Unit], item: GraphItem
+    view: GraphView, properties: GraphProperties, units: Sequence[Unit]
 ) -> tuple[Unit, ...]:
     """The large units in the control-flow region of most.
 
     A step is one run of all of them. Small ones stay ops, because one that runs first would hide
     the sizes of the step's input.
     """
-    control_flow = ControlFlow(view, item.nodes_to_preserve, item.fetches)
+    control_flow = ControlFlow(view)
     large = [unit for unit in units if not is_small_unit(view, properties, unit)]
     regions = collections.Counter(control_flow.region(unit.head) for unit in large)
     most = {region for region, _ in regions.most_common(1)}

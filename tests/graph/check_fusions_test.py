@@ -1,4 +1,4 @@
-"""What `check_folds` accepts of control dependencies."""
+"""What `check_folds` accepts of control dependencies and of missing nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from graph_builder import CPU, graph_of
 
 from tf_interop.errors import GraphError
-from tf_interop.graph.check_folds import check_folds
+from tf_interop.graph.check_fusions import check_folds
 from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.view import GraphView
 
@@ -48,3 +48,14 @@ def test_waits_for_a_read_or_for_what_reads_the_variable(
     else:
         with pytest.raises(GraphError, match="control dependencies of 'conv'"):
             check_folds(*views)
+
+
+@pytest.mark.parametrize(("preserved", "is_right"), [((), True), (("gone",), False)])
+def test_what_is_fed_or_fetched_stays(preserved: tuple[str, ...], is_right: bool) -> None:
+    before = GraphView(graph_of("gone = Mul x y; end = Relu gone", CPU).graph_def, preserved)
+    after = GraphView(graph_of({"x": "_Arg", "y": "_Arg", "end": "Relu x"}, CPU).graph_def)
+    if is_right:
+        check_folds(before, after)
+    else:
+        with pytest.raises(GraphError, match=r"'gone'.* missing"):
+            check_folds(before, after)
