@@ -23,6 +23,7 @@ from tf_interop.structure import Structure, describe_difference
 layers = tf.keras.layers
 
 Changes = dict[str, Any]
+KINDS = {"w": ConvolutionKind.BACKWARD_FILTER, "x": ConvolutionKind.BACKWARD_INPUT}
 
 
 def reads_of(nodes: dict[str, str]) -> dict[str, dict[str, str]]:
@@ -81,12 +82,29 @@ def test_the_gradients_of_one_convolution_stay_together() -> None:
     nodes = dict.fromkeys(("image", "first", "second"), "Placeholder")
     gradients = {"a_w": "first", "b_w": "second", "b_x": "first", "a_x": "second"}
     nodes |= {name: f"Conv2D image image {incoming}" for name, incoming in gradients.items()}
-    kinds = {"w": ConvolutionKind.BACKWARD_FILTER, "x": ConvolutionKind.BACKWARD_INPUT}
     configurations = {
-        name: dataclasses.replace(CONFIGURATION, kind=kinds[name[-1]]) for name in gradients
+        name: dataclasses.replace(CONFIGURATION, kind=KINDS[name[-1]]) for name in gradients
     }
     found = find_structure(*make_graph(nodes, configurations=configurations))
     assert found.names == ("a_w", "b_w", "b_x", "a_x")
+
+
+def test_gradients_after_an_addition_do_not_depend_on_names() -> None:
+    """Both convolutions have the gradient of their sum."""
+    found = set()
+    for small, large in ("9", "10"), ("10", "9"), ("99", "100"), ("100", "99"):
+        nodes = {"image": "Placeholder", "sum": "Placeholder"}
+        shapes = {}
+        for name, size in (small, 3), (large, 5):
+            for kind in "wx":
+                nodes[f"{name}_{kind}"] = "Conv2D image image sum"
+                shapes[f"{name}_{kind}"] = dataclasses.replace(
+                    CONFIGURATION, kind=KINDS[kind], filter_shape=(size, size, 8, 8)
+                )
+        view, convolutions = make_graph(nodes, configurations=shapes)
+        order = sorted(convolutions, key=lambda node: node.name)
+        found.add(find_structure(view, order).fingerprint)
+    assert len(found) == 1
 
 
 def structure(model: Any, *, training: bool = False, batch_size: int = 2) -> Structure:

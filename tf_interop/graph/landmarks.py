@@ -14,12 +14,13 @@ incoming gradient, only other gradients count.
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Mapping, Sequence
 
 from tf_interop.convolution import ConvolutionKind, ConvolutionNode, describe_form
 from tf_interop.graph.ops import SIZES_POSITIONS
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor
 from tf_interop.structure import Part, Read, Structure, structure_of
 
 _WITHOUT_VALUES = frozenset({"Shape", "ShapeN", "Size", "Rank", "ZerosLike", "OnesLike"})
@@ -38,17 +39,17 @@ def find_structure(view: GraphView, convolutions: Sequence[ConvolutionNode]) -> 
     indices = [node.index for node in convolutions]
     reads = find_reads(view, {index: number for number, index in enumerate(indices)}, indices)
     # The gradients of one convolution read the same incoming gradient.
-    filters = {
-        view.fanins[node.index][2]: number
-        for number, node in enumerate(convolutions)
-        if node.configuration.kind is ConvolutionKind.BACKWARD_FILTER
-    }
+    filters = collections.defaultdict[Tensor, list[int]](list)
+    for number, node in enumerate(convolutions):
+        if node.configuration.kind is ConvolutionKind.BACKWARD_FILTER:
+            filters[view.fanins[node.index][2]].append(number)
     for number, node in enumerate(convolutions):
         if node.configuration.kind is ConvolutionKind.BACKWARD_INPUT:
-            other = filters.get(view.fanins[node.index][2])
-            # Not so in gradients of gradients.
-            if other is not None and all(each < number for each, _ in reads[other]):
-                reads[number].append((other, "same gradient"))
+            # Of several, as after an addition, none is chosen: that would depend on names.
+            for other in filters[view.fanins[node.index][2]]:
+                # Not so in gradients of gradients.
+                if all(each < number for each, _ in reads[other]):
+                    reads[number].append((other, "same gradient"))
     return structure_of(
         [
             Part(node.name, describe_form(node.configuration), tuple(its))
