@@ -15,6 +15,7 @@ from profile_values import GPU, make_algorithm, make_profile, make_stage
 import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.errors import PlanError, ProfileError
+from tf_interop.measure import device as device_module
 from tf_interop.measure.device import this_cpu
 from tf_interop.model import make_plan as make_plan_of_model
 from tf_interop.model.collect import CollectOptions, collect_configurations
@@ -140,7 +141,7 @@ def test_a_profile_must_be_of_the_gpu_if_tensorflow_may_use_one(
     has_gpu: bool, may_use_gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = GPU if has_gpu else None
-    monkeypatch.setattr(make_plan_of_model, "running_device", lambda _backend: gpu)
+    monkeypatch.setattr(device_module, "running_device", lambda _backend: gpu)
     monkeypatch.setattr(tensorflow_internals, "may_have_gpus", lambda: may_use_gpu)
     fitting, other = this_cpu(), GPU
     if has_gpu and may_use_gpu:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from unnoticed import IMAGE, branches, in_function
 
 import tf_interop
-from tf_interop.runtime.kernel_library import Counters
+from tf_interop.runtime.kernel_library import Counters, SelfTiming, TimedWay
 from tf_interop.runtime.status import Status
 
 OFF = Status(is_on=True, why_off="")
@@ -49,6 +49,19 @@ def test_names_the_functions_and_shows_what_was_measured_for_each(units_on_cpus:
     for name, size in (("serve", "1x8x8x3"), ("other", "2x8x8x3")):
         assert any(line.strip().startswith(f"{name}: input {size}: ") for line in lines), lines
     assert "tuned" not in str(status)
+
+
+def test_says_how_often_each_way_ran() -> None:
+    tried = (
+        TimedWay("as stock TensorFlow", 2.0, 40),
+        TimedWay("on 2 cores", 1.25, 960),
+        TimedWay("on 1 core", 0.0, 0),
+    )
+    timing = SelfTiming("a1", "1x8x8x3", "on 2 cores", False, 0.012, tried)
+    assert str(timing) == (
+        "input 1x8x8x3: runs on 2 cores (as stock TensorFlow 2.00 ms in 40 steps, on 2 cores 1.25 ms "
+        "in 960 steps); trying took 1.2% of the time"
+    )
 
 
 def test_separates_graphs_of_earlier_settings(plugin_as_after_import: None) -> None:

@@ -116,8 +116,7 @@ def fixture_host(
 ) -> None:
     """The host backend stands in for a GPU."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tensorflow_internals, "may_have_gpus", lambda: True)
-    monkeypatch.setattr(tune, "running_device", lambda backend: this_cpu())
+    monkeypatch.setattr(tune, "running_gpu", this_cpu)
 
 
 @pytest.mark.usefixtures("host")

@@ -274,13 +274,9 @@ def _make_plan(request: Request) -> None:
 
 def _look_at_plan(case: Case, path: str) -> Outcome:
     """Compares the traced model with the plan, without running it."""
-    from tf_interop import tensorflow_internals
-    from tf_interop.graph.find import find_convolutions
     from tf_interop.graph.landmarks import find_structure
-    from tf_interop.graph.properties import GraphProperties
-    from tf_interop.graph.view import GraphView
-    from tf_interop.measure.device import running_device
-    from tf_interop.model.graphs import planned_graph, trace
+    from tf_interop.measure.device import running_gpu
+    from tf_interop.model.graphs import convolutions_of, planned_graph, trace
     from tf_interop.planning.lookup import check_plan_holds
 
     is_training = case.mode is Mode.TRAINING
@@ -288,9 +284,9 @@ def _look_at_plan(case: Case, path: str) -> Outcome:
     traced = trace(
         _load(case), batch_size=case.batch_size, training=is_training, image_size=case.image_size
     )
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
-    view = GraphView(planned_graph(traced, gpu.compute_capability if gpu else None))
-    convolutions, _ = find_convolutions(view, GraphProperties(view))
+    gpu = running_gpu()
+    graph_def = planned_graph(traced, gpu.compute_capability if gpu else None)
+    view, convolutions, _ = convolutions_of(graph_def)
     try:
         structure = find_structure(view, convolutions)
         return Outcome(note=check_plan_holds(load_plan(path), convolutions, structure))

@@ -25,7 +25,7 @@ from tf_interop.cli.main import Result, command, signals_caught
 from tf_interop.cli.progress import shown_progress, work_on_model
 from tf_interop.errors import BenchmarkError
 from tf_interop.measure.core_speed import CoreSpeed
-from tf_interop.measure.device import has_nvidia_gpu, running_device, this_cpu
+from tf_interop.measure.device import has_nvidia_gpu, running_gpu, this_cpu
 from tf_interop.planning.lookup import STAGES_NEED_GPUS
 from tf_interop.planning.types import Plan, load_plan
 from tf_interop.profile.file import load_profile
@@ -372,7 +372,7 @@ def _environment(models: tuple[str, ...]) -> tuple[ProfiledDevice, dict[str, str
     with work_on_model(", ".join(models)):
         from tf_interop import tensorflow_internals
 
-        gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+        gpu = running_gpu()
         made_with = {
             "tensorflow": tensorflow_internals.tensorflow_version(),
             "keras": importlib.metadata.version("keras"),

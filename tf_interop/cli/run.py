@@ -169,7 +169,7 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
         PlanError: there are none, or the file cannot be written.
     """
     from tf_interop import tensorflow_internals
-    from tf_interop.measure.device import running_device, this_cpu
+    from tf_interop.measure.device import running_gpu, this_cpu
     from tf_interop.report.timeline import NamedGraph, trace_of_run
     from tf_interop.runtime.plugin import get_plugin
 
@@ -179,7 +179,7 @@ def _write_trace(path: pathlib.Path, status: Status) -> None:
         if not status.plan.graphs:
             why = _why_none_made(status)
         raise PlanError(f"There is nothing to write to '{path}': {why}.")
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    gpu = running_gpu()
     versions = {"tensorflow": tensorflow_internals.tensorflow_version()}
     graphs = {
         report.plan.fingerprint: NamedGraph(

@@ -12,6 +12,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, node_def_pb2, types_pb2
 
 from tf_interop import tensorflow_internals
@@ -215,12 +216,24 @@ def make_node(
 
 
 def set_attributes(node: node_def_pb2.NodeDef, **values: Any) -> None:
-    """Sets attributes of a node of a registered op: bytes, numbers, protobufs, or lists of them."""
-    kinds = _attribute_kinds(node.op)
+    """Sets attributes of a node of a registered op.
+
+    Values are strings, numbers, dtypes, shapes, protobufs, or lists of numbers, bytes or protobufs.
+    An AttrValue is copied, also for an op that is not registered.
+    """
     for name, value in values.items():
         attribute = node.attr[name]
+        if isinstance(value, attr_value_pb2.AttrValue):
+            attribute.CopyFrom(value)
+            continue
         attribute.Clear()
-        is_list, field = kinds[name]
+        is_list, field = _attribute_kinds(node.op)[name]
+        if isinstance(value, str):
+            value = value.encode()
+        elif isinstance(value, tf.DType):
+            value = value.as_datatype_enum
+        elif isinstance(value, tf.TensorShape):
+            value = value.as_proto()
         if is_list:
             attribute.list.SetInParent()  # an empty list is written, too
             getattr(attribute.list, field).extend(value)

@@ -19,6 +19,7 @@ import platform
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError
 from tf_interop.measure.core import load_core_library
 from tf_interop.profile.types import ProfiledDevice, today
@@ -55,6 +56,11 @@ def running_device(backend: str) -> ProfiledDevice | None:
         return this_cpu()
     gpus = visible_gpus()
     return dataclasses.replace(gpus[0], cudnn=_cudnn_version()) if gpus else None
+
+
+def running_gpu() -> ProfiledDevice | None:
+    """The first GPU that this process may use; None if TensorFlow has none or may not use any."""
+    return running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
 
 
 def this_cpu() -> ProfiledDevice:

@@ -12,7 +12,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.errors import ProfileError
 from tf_interop.graph.independence import Independence
-from tf_interop.measure.device import free_memory_bytes, running_device, this_cpu
+from tf_interop.measure.device import free_memory_bytes, running_device, running_gpu, this_cpu
 from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.planning.check import check_stages
 from tf_interop.planning.explain import explain_plan
@@ -171,7 +171,7 @@ def _check_fits(profile: Profile, target: str | None) -> None:
     that CUDA shows this process, or the CPU if there is none or TensorFlow may not use it.
     """
     if target is None:
-        gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+        gpu = running_gpu()
         device = gpu or this_cpu()
     else:
         capability = "" if target == CPU_TARGET else target

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2
 
+from tf_interop.graph.ops import make_node
 from tf_interop.graph.view import free_name
 from tf_interop.parallel.regions import Interval
 
@@ -46,14 +47,12 @@ class NodeMaker:
     def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Adds a node and returns its name.
 
-        Control dependencies, `^name`, are its last inputs. Attributes are numbers, strings, dtypes,
-        shapes, lists of integers, or AttrValues; those without a default are required.
+        Control dependencies, `^name`, are its last inputs. Attributes are as for `set_attributes`;
+        those without a default are required.
         """
         name = free_name(f"{self._prefix}/{op}", self._taken)
         self._taken.add(name)
-        node = self.graph_def.node.add(name=name, op=op, device=self._device, input=inputs)
-        for attribute, value in attributes.items():
-            node.attr[attribute].CopyFrom(_attribute(value))
+        self.graph_def.node.append(make_node(op, name, inputs, self._device, **attributes))
         return name
 
     def constant(self, value: Any, dtype: Any = "int32") -> str:
@@ -63,9 +62,7 @@ class NodeMaker:
         key = array.dtype.str, array.shape, array.tobytes()
         if key not in self._constants:
             tensor = tf.make_tensor_proto(array, dtype=dtype, shape=array.shape)
-            self._constants[key] = self(
-                "Const", dtype=dtype, value=attr_value_pb2.AttrValue(tensor=tensor)
-            )
+            self._constants[key] = self("Const", dtype=dtype, value=tensor)
         return self._constants[key]
 
     def variable(self, name: str, shape: Sequence[int], dtype: tf.DType) -> str:
@@ -106,19 +103,3 @@ class NodeMaker:
 def own_attributes(node: node_def_pb2.NodeDef) -> dict[str, attr_value_pb2.AttrValue]:
     """A node's attributes without annotations, for another node of the same op."""
     return {name: value for name, value in node.attr.items() if not name.startswith("_")}
-
-
-def _attribute(value: Any) -> attr_value_pb2.AttrValue:
-    if isinstance(value, attr_value_pb2.AttrValue):
-        return value
-    for kind, field in ((bool, "b"), (int, "i"), (float, "f")):
-        if isinstance(value, kind):
-            return attr_value_pb2.AttrValue(**{field: value})
-    if isinstance(value, str):
-        return attr_value_pb2.AttrValue(s=value.encode())
-    if isinstance(value, tf.DType):
-        return attr_value_pb2.AttrValue(type=value.as_datatype_enum)
-    if isinstance(value, tf.TensorShape):
-        return attr_value_pb2.AttrValue(shape=value.as_proto())
-    items = attr_value_pb2.AttrValue.ListValue(i=value)
-    return attr_value_pb2.AttrValue(list=items)

@@ -13,13 +13,11 @@ import tensorflow as tf
 
 from tf_interop import tensorflow_internals
 from tf_interop.graph.ops import input_dtypes, output_dtypes
+from tf_interop.graph.view import Tensor
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, Piece, pieces_of, volume, whole
 from tf_interop.parallel.types import Degrees
-
-Tensor = tuple[int, int]
-"""A node of the graph and its output port."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

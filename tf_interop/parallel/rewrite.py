@@ -34,9 +34,9 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import GraphError
 from tf_interop.graph.time_limit import check_time_limit
-from tf_interop.graph.view import recolocate
+from tf_interop.graph.view import Tensor, recolocate
 from tf_interop.parallel.node_maker import NodeMaker
-from tf_interop.parallel.parted_graph import NodePart, PartedGraph, Tensor, is_copied
+from tf_interop.parallel.parted_graph import NodePart, PartedGraph, is_copied
 from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
 
 PART_ATTRIBUTE = "_tf_interop_part_of"

@@ -12,12 +12,9 @@ from typing import Any
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop.errors import PlanError
-from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.independence import Independence
 from tf_interop.graph.landmarks import find_structure
-from tf_interop.graph.properties import GraphProperties
-from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import planned_graph, trace
+from tf_interop.model.graphs import convolutions_of, planned_graph, trace
 from tf_interop.model.keras_functions import keras_of
 from tf_interop.planning.lookup import OTHER_MODEL_REMEDY, made_for
 from tf_interop.planning.types import GraphPlan, Plan
@@ -76,8 +73,7 @@ def networks_of_model(
 
 
 def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
-    view = GraphView(graph_def)
-    convolutions, refusals = find_convolutions(view, GraphProperties(view))
+    view, convolutions, refusals = convolutions_of(graph_def)
     predecessors = Independence(view, convolutions).direct_predecessors(range(len(convolutions)))
     nodes = tuple(
         NetworkNode(
@@ -88,4 +84,4 @@ def _network_of_convolutions(graph_def: graph_pb2.GraphDef) -> Network:
         )
         for node, its in zip(convolutions, predecessors, strict=True)
     )
-    return Network(nodes, tuple(refusals), find_structure(view, convolutions))
+    return Network(nodes, refusals, find_structure(view, convolutions))

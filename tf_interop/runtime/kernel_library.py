@@ -163,14 +163,15 @@ class SelfTiming(NamedTuple):
 
     def __str__(self) -> str:
         """The result in a sentence."""
-        times = ", ".join(
-            f"{each.way} {each.median_ms:.2f} ms" for each in self.tried if each.median_ms
-        )
         state = "still trying" if self.is_trying else f"runs {self.way}"
-        runs = sum(each.runs for each in self.tried)
+        ways = ", ".join(
+            f"{each.way} {each.median_ms:.2f} ms in {count_of(each.runs, 'step')}"
+            for each in self.tried
+            if each.median_ms
+        )
         return (
-            f"input {self.sizes}: {state} ({times or 'nothing timed yet'}); trying took "
-            f"{self.share_lost:.1%} of the time of {count_of(runs, 'step')}"
+            f"input {self.sizes}: {state} ({ways or 'nothing timed yet'}); trying took "
+            f"{self.share_lost:.1%} of the time"
         )
 
 

@@ -27,7 +27,7 @@ from tf_interop.measure.core import MeasureOptions, load_core_library
 from tf_interop.measure.device import (
     ask_for_all_hardware_queues,
     identify_device,
-    running_device,
+    running_gpu,
     this_cpu,
 )
 from tf_interop.measure.run import End, ProfileRun, RunOptions
@@ -241,7 +241,7 @@ def _tune(
         say(f"{traced.name}: compiling with XLA")
         return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
 
-    gpu = running_device("cudnn") if tensorflow_internals.may_have_gpus() else None
+    gpu = running_gpu()
     if gpu is None:
         graphs = tuple(
             _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, say)

@@ -21,12 +21,13 @@ import numpy as np
 import tensorflow as tf
 
 from tf_interop.graph.ops import input_dtypes, output_dtypes
+from tf_interop.graph.view import Tensor
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
 from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.part_tables import MeasuredParts, PartTables, find_parts
 from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, box_at, divide, extents_of
-from tf_interop.parallel.parted_graph import LayerDivision, Tensor, is_copied
+from tf_interop.parallel.parted_graph import LayerDivision, is_copied
 from tf_interop.parallel.regions import volume, whole
 from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem

@@ -19,14 +19,12 @@ from typing import Any
 from tf_interop.convolution import ConvolutionKind
 from tf_interop.graph.ops import CONVOLUTION_KINDS, SIZES_POSITIONS, attribute_of
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, is_fully_known
-from tf_interop.graph.view import GraphView
+from tf_interop.graph.view import GraphView, Tensor
 
 PRODUCT_OPS = frozenset({"MatMul", "_FusedMatMul"})
 HEAD_OPS = CONVOLUTION_KINDS.keys() | PRODUCT_OPS
 
 _HANDED_ON = frozenset({"ReadVariableOp", "Identity", "Cast", "StopGradient"})
-
-_Tensor = tuple[int, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,9 +45,9 @@ class _WithFilter:
     """A head that reads a filter: forward, or the gradient of the input."""
 
     node: int
-    data: _Tensor
-    filter: _Tensor
-    source: _Tensor  # the variable or constant of the filter
+    data: Tensor
+    filter: Tensor
+    source: Tensor  # the variable or constant of the filter
     is_turned: bool  # whether it transposes the filter, as one of the two roles does
 
 
@@ -75,8 +73,8 @@ class _Matching:
         parameters = _find_parameters(view)
         self._with_filter = {node: _with_filter(view, node, parameters) for node in order}
         # The pairs of tensors that gradients of filters read, and the pairs of filter and data.
-        self._partners: dict[_Tensor, set[_Tensor]] = collections.defaultdict(set)
-        self._products: set[tuple[_Tensor, _Tensor]] = set()
+        self._partners: dict[Tensor, set[Tensor]] = collections.defaultdict(set)
+        self._products: set[tuple[Tensor, Tensor]] = set()
         for node, each in self._with_filter.items():
             if each is not None:
                 self._products.add((each.source, each.data))
@@ -84,8 +82,8 @@ class _Matching:
                 first, second = self._operands(node)
                 self._partners[first].add(second)
                 self._partners[second].add(first)
-        self._by_filter: dict[_Tensor, list[_WithFilter]] = collections.defaultdict(list)
-        self._by_data: dict[_Tensor, list[_WithFilter]] = collections.defaultdict(list)
+        self._by_filter: dict[Tensor, list[_WithFilter]] = collections.defaultdict(list)
+        self._by_data: dict[Tensor, list[_WithFilter]] = collections.defaultdict(list)
         self._taken: set[tuple[int, ConvolutionKind]] = set()
 
     def match(self) -> dict[int, Head]:
@@ -97,7 +95,7 @@ class _Matching:
         }
         return {node: head for node, head in heads.items() if head is not None}
 
-    def _operands(self, node: int) -> tuple[_Tensor, _Tensor]:
+    def _operands(self, node: int) -> tuple[Tensor, Tensor]:
         """The two tensors from which the gradient of a filter is computed."""
         inputs = self._view.fanins[node]
         return inputs[0], inputs[SIZES_POSITIONS.get(self._view.ops[node], 0) + 1]
@@ -186,7 +184,7 @@ def _with_filter(view: GraphView, node: int, parameters: frozenset[int]) -> _Wit
     return _WithFilter(node, data, inputs[1], _source_of(view, inputs[1]), is_turned)
 
 
-def _source_of(view: GraphView, tensor: _Tensor) -> _Tensor:
+def _source_of(view: GraphView, tensor: Tensor) -> Tensor:
     """The variable, or the first tensor, from which a filter comes."""
     while view.ops[tensor[0]] in _HANDED_ON and view.fanins[tensor[0]]:
         tensor = view.fanins[tensor[0]][0]

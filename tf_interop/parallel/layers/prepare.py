@@ -101,7 +101,7 @@ def expand_layers(layers: LayerGraph, degrees_of: Mapping[str, Degrees]) -> Laye
 
 def unfuse(view: GraphView, properties: GraphProperties) -> graph_pb2.GraphDef:
     """Makes a new graph with fused operations taken apart."""
-    graph_def = graph_pb2.GraphDef(versions=view.graph_def.versions, library=view.graph_def.library)
+    graph_def = view.with_nodes(())
     taken = set(view.names)
     for index, node in enumerate(view.nodes):
         if _can_be_unfused(node, len(view.fanins[index])):

@@ -123,7 +123,7 @@ def expand_normalization(
         properties: its shapes.
         nodes: nodes from `find_normalizations`, each with its pair.
     """
-    new = graph_pb2.GraphDef(versions=view.graph_def.versions, library=view.graph_def.library)
+    new = view.with_nodes(())
     taken = set(view.names)
     instead: dict[str, str] = {}  # the tensors that replace outputs after a node's first
     statistics: dict[int | None, tuple[str, ...]] = {}  # in place of those of a forward node
