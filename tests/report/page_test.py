@@ -218,7 +218,10 @@ def test_shows_the_steps_of_lanes() -> None:
 
 
 def test_shows_every_batch_size_of_a_stage() -> None:
-    schedules = (Schedule(2, make_lanes("+a:GEMM b:GEMM")), Schedule(32, make_lanes("a>b")))
+    schedules = (
+        Schedule(2, make_lanes("+a:GEMM b:GEMM")),
+        Schedule(32, make_lanes("a:GEMM>b:GEMM")),
+    )
     stage = PlannedStage(make_lanes("a", "b"), schedules=schedules)
     [table] = page_of(GraphPlan("f" * 16, landmarks_of("a", "b"), (stage,))).of_class("schedules")
     assert rows_of(table) == [

@@ -59,8 +59,8 @@ def test_says_how_often_each_way_ran() -> None:
     )
     timing = SelfTiming("a1", "1x8x8x3", "on 2 cores", False, 0.012, tried)
     assert str(timing) == (
-        "input 1x8x8x3: runs on 2 cores (as stock TensorFlow 2.00 ms in 40 steps, on 2 cores 1.25 ms "
-        "in 960 steps); trying took 1.2% of the time"
+        "input 1x8x8x3: runs on 2 cores (as stock TensorFlow 2.00 ms in 40 steps, on 2 cores "
+        "1.25 ms in 960 steps); trying took 1.2% of the time"
     )
 
 
