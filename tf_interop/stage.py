@@ -67,6 +67,10 @@ class Lane(Generic[T]):
         """The options by name; files, the op's program and the core use the same names."""
         return {name: getattr(self, name) for name in _LANE_OPTIONS}
 
+    def describe_options(self) -> str:
+        """Describes its requests to the device; empty if it has none."""
+        return f"priority {self.priority}" if self.priority else ""
+
 
 _LANE_OPTIONS = tuple(each.name for each in dataclasses.fields(Lane) if each.name != "steps")
 

@@ -143,12 +143,15 @@ class Backend {
   // Until EndCapture on the same thread, work on `stream`, a group's, and on streams that wait for
   // it is captured and does not run. Meanwhile the thread may neither wait for the device nor
   // create anything.
-  virtual Status BeginCapture(Stream) { return Status::Ok(); }
+  virtual Status BeginCapture(Stream) { return CannotCapture(); }
   // Ends the capture, even one that failed, which is an error. `stream` must wait for all captured
   // work.
-  virtual Status EndCapture(Stream, CapturedWork*) { return Status::Ok(); }
+  virtual Status EndCapture(Stream, CapturedWork*) { return CannotCapture(); }
   // Enqueues all of `work`, on the memory of its capture.
-  virtual Status Replay(const CapturedWork&, Stream) { return Status::Ok(); }
+  virtual Status Replay(const CapturedWork&, Stream) { return CannotCapture(); }
+
+ private:
+  static Status CannotCapture() { return Unsupported("This backend cannot capture work."); }
 };
 
 // Enters the backend, and leaves it at the end of the scope.

@@ -1,5 +1,5 @@
-// Which steps of a program can run, while several threads run others, and plans from the times of
-// its own runs for those that share the cores of a group.
+// Which steps of a program can run while several threads run others. Also plans, made from the
+// times of its runs, of the steps that share the cores of a group.
 #ifndef TF_INTEROP_CORE_READY_STEPS_H_
 #define TF_INTEROP_CORE_READY_STEPS_H_
 

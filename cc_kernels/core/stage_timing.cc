@@ -80,11 +80,16 @@ std::shared_ptr<StageTiming> MakeStageTiming(std::string name, std::string sizes
 }
 
 std::vector<TrialsReport> ReadStageTimings() {
-  AllTimings& all = Timings();
-  const std::lock_guard<std::mutex> lock(all.mutex);
+  std::vector<std::shared_ptr<StageTiming>> held;
+  {
+    // Only copied here, because reading asks the device for times.
+    AllTimings& all = Timings();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    for (const std::weak_ptr<StageTiming>& each : all.timings) held.push_back(each.lock());
+  }
   std::vector<TrialsReport> reports;
-  for (const std::weak_ptr<StageTiming>& each : all.timings) {
-    if (const std::shared_ptr<StageTiming> timing = each.lock()) reports.push_back(timing->Read());
+  for (const std::shared_ptr<StageTiming>& each : held) {
+    if (each != nullptr) reports.push_back(each->Read());
   }
   return reports;
 }

@@ -74,15 +74,13 @@ TFI_EXPORT void TfiRecordTimeline(int calls);
 TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 
 // Passes what the units of each graph that time themselves found out, for each sizes of its input.
-// The lines are: the graph; the sizes; the cores of the next step (0: as in stock TensorFlow);
-// whether numbers of cores are tried now; the share of the time lost to slower ones; and for each
-// number of cores that number, the median of its steps in us (0: not timed), and their count.
+// The lines are: the graph; the sizes; the way of the next step; whether ways are tried now; the
+// share of the time of timed steps that was lost to slower ways; and for each way its name, the
+// median of its steps in us (0: not timed), and their count.
 TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
 
-// Passes what each stage that times itself found out for the sizes of its inputs. The lines are:
-// the node's name; the sizes of its first input; the way of the next call; whether ways are tried
-// now; the share of the time of timed calls that was lost to slower ways; and for each way its
-// name, the median of its calls in us (0: not timed), and their count.
+// The same for each stage that times itself: its node's name in place of the graph, calls in place
+// of steps.
 TFI_EXPORT void TfiReadStageTimings(TfiSink sink);
 
 // Turns calls of TensorFlow's kernels (xla/kernel_call.h) on or off, for functions that XLA

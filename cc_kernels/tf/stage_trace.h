@@ -1,9 +1,8 @@
 // Stages and lanes in the traces of TensorFlow's profiler (tf.profiler.experimental).
 //
 // The thread that enqueues a stage has a span `stage <node name>`, with the stage's schedule, and
-// in it a span `lane <number>: <convolutions> [<algorithm>]` for each launch. On the CPU a lane's
-// thread has the same span while it computes. On a GPU the profiler annotates the launch's kernels.
-// While no profiler is active, no text is formatted.
+// in it a span `lane <number>: <convolutions> [<algorithm>]` for each launch. On a GPU the profiler
+// annotates the launch's kernels. While no profiler is active, no text is formatted.
 #ifndef TF_INTEROP_TF_STAGE_TRACE_H_
 #define TF_INTEROP_TF_STAGE_TRACE_H_
 

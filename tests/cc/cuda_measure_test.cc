@@ -181,7 +181,7 @@ TEST_F(CuptiTracerTest, GivesKernelsAloneInTheOrderInWhichTheyStarted) {
   EXPECT_EQ(last.shared_memory_bytes, 49000);
 }
 
-TEST_F(CuptiTracerTest, ReadsRecordsOfANewerCuptiAndInSeveralBuffers) {
+TEST_F(CuptiTracerTest, ReadsRecordsOfANewerCuptiInSeveralBuffers) {
   FakeCupti().record_bytes = sizeof(CUpti_ActivityKernel9) + 64;
   for (uint64_t i = 1; i <= 1000; ++i) {  // more than a buffer holds
     FakeCupti().records.push_back(MakeRecord("kernel", 10 * i, 10 * i + 5));

@@ -435,6 +435,23 @@ TEST_F(StageReplaysTest, ThreadsShareTheGraphsOfAStage) {
   EXPECT_GE(Replayed(), 4 * 30 - 4) << "all but the first";
 }
 
+TEST_F(StageReplaysTest, AGraphMayBeDestroyedWhileItRuns) {
+  const Stage planned = SomeLanes();
+  Problem problem(planned);
+  {
+    const PreparedStage stage = Prepared(backend_, planned, options_);
+    const StageBuffers buffers = problem.Bind(stage.lane_workspace_bytes);
+    for (int call = 0; call < 2; ++call) ExpectRuns(stage, buffers, &problem);
+    problem.SpoilResults();
+    FakeCudaEnqueue(caller_, [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); });
+    ASSERT_TRUE(IsOk(RunStage(backend_, stage, buffers, caller_)));
+    EXPECT_EQ(Replayed(), 2);
+  }
+  EXPECT_EQ(Graphs(), 0);
+  FakeCudaSynchronize(caller_);
+  problem.ExpectCorrect(kTolerance);
+}
+
 TEST_F(StageReplaysTest, SomeStagesAreAlwaysPlain) {
   const Stage planned = SomeLanes();
   Problem problem(planned);

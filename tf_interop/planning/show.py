@@ -24,7 +24,6 @@ from tf_interop.planning.types import (
     PlannedStage,
     ValueSource,
 )
-from tf_interop.profile.tables import describe_options
 from tf_interop.stage import Lane, Stage
 from tf_interop.terminal import UNKNOWN, new_table, percent, print_on
 
@@ -239,7 +238,7 @@ def describe_lane(lane: Lane[str]) -> str:
         names = " and ".join(lane.operations)
         algorithm = lane.steps[0].algorithm or _ANY
         runs = f"{names}, merged into one wider convolution, with {algorithm}"
-    return ", ".join(filter(None, (runs, describe_options(lane))))
+    return ", ".join(filter(None, (runs, lane.describe_options())))
 
 
 def _describe_alone(lane: Lane[str], explained: LaneAlone) -> str:

@@ -18,7 +18,7 @@ from tf_interop.profile.entries import (
     fastest_first,
 )
 from tf_interop.profile.types import Profile, ProfiledDevice
-from tf_interop.stage import Lane, Stage, T
+from tf_interop.stage import Stage
 from tf_interop.terminal import UNKNOWN, count_of, new_table, print_on
 
 
@@ -97,18 +97,13 @@ def describe_stage(stage: Stage[ConvolutionConfiguration]) -> str:
         for lane, step in zip(stage.lane_of_step, stage.steps, strict=True)
     ]
     for number, each in enumerate(stage.lanes):
-        options = describe_options(each)
+        options = each.describe_options()
         if options:
             lines.append(f"lane {number}: {options}")
     merged = [str(number) for number, lane in enumerate(stage.lanes) if lane.merged]
     if merged:
         lines.append(f"merged into a wider convolution: {', '.join(merged)}")
     return "\n".join(lines)
-
-
-def describe_options(lane: Lane[T]) -> str:
-    """Describes a lane's requests to the device; empty if it has none."""
-    return f"priority {lane.priority}" if lane.priority else ""
 
 
 def _sizes(shape: Sequence[int | None] | None) -> str:

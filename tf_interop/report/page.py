@@ -25,7 +25,6 @@ from tf_interop.parallel.types import Axis, ParallelPlan
 from tf_interop.planning import show
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.profile.tables import describe_options
 from tf_interop.report import network as layout
 from tf_interop.report.network import Network, NetworkNode
 from tf_interop.report.timeline import MeasuredRun, Timeline, timeline_of_run, timelines_of
@@ -108,7 +107,6 @@ def _render(template: str, made_with: Mapping[str, str], marks: str = "", **valu
         "replace_by": lambda name, values: values.get(name),
     }
     environment.globals |= {
-        "describe_options": describe_options,
         "layout": layout,
         "resources": SHARED_RESOURCES,
         "sum_of_uses": sum_of_uses,

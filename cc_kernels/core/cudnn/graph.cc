@@ -53,19 +53,29 @@ BackendDescriptor MakeConvolution(const CudnnLibrary& library, const Convolution
 BackendDescriptor MakeActivation(const CudnnLibrary& library, const Convolution& c) {
   BackendDescriptor pointwise(library, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, "activation");
   pointwise.Set(CUDNN_ATTR_POINTWISE_MATH_PREC, CudnnComputeType(c.dtype));
-  if (c.activation == Activation::kElu) {
-    pointwise.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ELU_FWD);
-    pointwise.Set(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0);
-  } else {
+  const auto set_relu = [&] {
     pointwise.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_RELU_FWD);
     // A NaN passes through TensorFlow's activations.
     pointwise.Set(CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, CUDNN_PROPAGATE_NAN);
-  }
-  if (c.activation == Activation::kRelu6) {
-    pointwise.Set(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, 6.0);
-  }
-  if (c.activation == Activation::kLeakyRelu) {
-    pointwise.Set(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, double{c.leaky_relu_alpha});
+  };
+  switch (c.activation) {
+    case Activation::kNone:  // has no such node
+      break;
+    case Activation::kRelu:
+      set_relu();
+      break;
+    case Activation::kRelu6:
+      set_relu();
+      pointwise.Set(CUDNN_ATTR_POINTWISE_RELU_UPPER_CLIP, 6.0);
+      break;
+    case Activation::kElu:
+      pointwise.Set(CUDNN_ATTR_POINTWISE_MODE, CUDNN_POINTWISE_ELU_FWD);
+      pointwise.Set(CUDNN_ATTR_POINTWISE_ELU_ALPHA, 1.0);
+      break;
+    case Activation::kLeakyRelu:
+      set_relu();
+      pointwise.Set(CUDNN_ATTR_POINTWISE_RELU_LOWER_CLIP_SLOPE, double{c.leaky_relu_alpha});
+      break;
   }
   pointwise.Finalize();
   return pointwise;
