@@ -43,6 +43,9 @@ LOG_NAME = "log.txt"
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
+_LONGEST_END = 1 << 20
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Ended:
     """The end of a module's process.
@@ -50,7 +53,7 @@ class Ended:
     Attributes:
         code: a return code of `subprocess`; None if it was killed after its time or when told.
         result: what it has written into the file that its second argument names.
-        said: its output.
+        said: the end of its output.
     """
 
     code: int | None
@@ -97,4 +100,10 @@ def run_module(
             if code is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        return Ended(code, result_path.read_bytes(), log_path.read_text(errors="replace"))
+        return Ended(code, result_path.read_bytes(), _end_of(log_path))
+
+
+def _end_of(log: pathlib.Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LONGEST_END))
+        return file.read().decode(errors="replace")

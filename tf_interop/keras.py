@@ -327,9 +327,11 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
     if not ops:
         whys = [*dict.fromkeys(report.why_unchanged for report in graphs), *call.new_failures()]
         return "no stages or units: " + "; ".join(whys or [_why_no_graphs(call)])
-    noun = "stage" if any(report.plan.stages for report in graphs) else "unit"
+    stages = sum(len(report.plan.stages) for report in graphs)
+    made = [(stages, "stage"), (ops - stages, "unit")]
+    nouns = " and ".join(count_of(count, noun) for count, noun in made if count)
     operations = sum(report.operation_count for report in graphs)
-    text = f"{count_of(ops, noun)} of {count_of(operations, 'operation')}"
+    text = f"{nouns} of {count_of(operations, 'operation')}"
     refused = collections.Counter(
         each.reason.value for report in graphs for each in report.refusals
     )

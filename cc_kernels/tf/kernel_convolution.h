@@ -16,7 +16,7 @@ struct KernelConvolution {
   StepProgram step;  // without what is fused
   FusedOps fused;
 
-  // Empty if `kernel` is none of oneDNN's for float32 images.
+  // Empty if `kernel` is none of oneDNN's for float32 images, or fuses what FusedOps lacks.
   static std::optional<KernelConvolution> Read(const tensorflow::OpKernel& kernel);
   // For the inputs of a call, without those that are fused. Empty if their shapes do not fit, or
   // are those of nothing or of too much for oneDNN.

@@ -1,5 +1,4 @@
-// Rewrites of a unit's program that replace steps by faster ones of this library. Each is in the
-// file of the new op.
+// Rewrites of a unit's program that replace steps by faster ones of this library.
 //
 // Operands and `results` then name the steps that are left. Whatever is not well-formed stays as it
 // is.

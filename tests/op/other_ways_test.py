@@ -31,7 +31,7 @@ SAME: dict[str, Any] = {"strides": [1] * 4, "padding": "SAME"}
 VALID = SAME | {"padding": "VALID"}
 EXPLICIT = SAME | {"padding": "EXPLICIT", "explicit_paddings": [0, 0, 1, 2, 0, 1, 0, 0]}
 STRIDED = SAME | {"strides": [1, 2, 2, 1]}
-DILATED = SAME | {"dilations": [1, 2, 2, 1]}
+DILATED = SAME | {"dilations": [1, 2, 3, 1]}
 LEAKY = SAME | {"leakyrelu_alpha": 0.3}
 
 

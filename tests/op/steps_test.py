@@ -120,6 +120,43 @@ def test_names_a_kernel_that_fails_in_the_middle(conv_stage: Any) -> None:
     assert_names(failed, "step 'odd'", "batch size 2")
 
 
+def test_gradients_in_a_lane(conv_stage: Any) -> None:
+    """Backward through two convolutions."""
+    gradient = digits([2, 6, 5, 3], seed=4)
+    first = own()[0]
+    operations = [
+        operation("gi2", "Conv2DBackpropInput", ["inputs:5", "inputs:1", "inputs:2"], **PLAIN),
+        operation("gi1", "Conv2DBackpropInput", ["inputs:6", "inputs:0", "steps:0:0"], **PLAIN),
+        operation("gf1", "Conv2DBackpropFilter", ["inputs:3", "inputs:7", "steps:0:0"], **PLAIN),
+        operation("gf2", "Conv2DBackpropFilter", ["inputs:4", "inputs:8", "inputs:2"], **PLAIN),
+    ]
+    document = program(operations, schedule(lane(0, 2, 1), lane(3)), outputs=[1, 2, 3])
+    inputs = [FILTERS[0], FILTERS[1], gradient, IMAGE, first]
+    sizes = [list(first.shape), list(IMAGE.shape), [3, 3, 2, 4], [1, 1, 4, 3]]
+    results = in_graph(conv_stage, **arguments(inputs, sizes, document))
+    with tf.GradientTape() as tape:
+        watched = [tf.constant(each) for each in (IMAGE, *FILTERS[:2])]
+        tape.watch(watched)
+        hidden = tf.nn.conv2d(watched[0], watched[1], 1, "SAME")
+        result = tf.nn.conv2d(hidden, watched[2], 1, "SAME")
+    assert_same(results, tape.gradient(result, watched, gradient))
+
+
+def test_a_stage_states_the_ranks_of_its_results(conv_stage: Any) -> None:
+    volumes = operation(
+        "volumes", "Conv3D", ["inputs:0", "inputs:1"], strides=[1] * 5, padding="SAME"
+    )
+    document = program([volumes, convolution("images", "inputs:2", 3)], schedule(lane(0), lane(1)))
+
+    @tf.function(autograph=False)
+    def stage(*tensors: tf.Tensor) -> list[tf.Tensor]:
+        return conv_stage(**arguments(list(tensors), [], document))
+
+    shapes = [1, 2, 5, 6, 2], [1, 1, 1, 2, 3], [2, 6, 5, 2], [3, 3, 2, 4]
+    traced = stage.get_concrete_function(*map(tf.TensorSpec, shapes))
+    assert [each.shape.rank for each in traced.outputs] == [5, 4]
+
+
 def test_threads_get_their_own_results(conv_stage: Any) -> None:
     stages = [schedule(*LANES, batch_size=size) for size in (1, 3)]
     document = program(chain(), *stages, outputs=[3, 1, 4])

@@ -77,13 +77,6 @@ PROGRAM = """
             variable.assign_sub(0.01 * slot)
         return [loss]
 
-    def momentum(images, labels):
-        loss, *gradients = training(images, labels)
-        for variable, slot, gradient in zip(variables, slots, gradients):
-            slot.assign(0.9 * slot + gradient)
-            variable.assign_sub(0.01 * slot)
-        return [loss]
-
     def reset():
         for variable, slot, value in zip(variables, slots, start):
             variable.assign(value)

@@ -17,6 +17,7 @@ from tf_interop.runtime.plugin import get_plugin
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.normal(size=[8, 16, 16, 3]).astype(np.float32)
+LABELS = np.arange(8) % 5
 pytestmark = pytest.mark.usefixtures("enabled")
 
 
@@ -92,6 +93,40 @@ def test_saved_models_and_frozen_graphs(tmp_path: pathlib.Path) -> None:
     frozen = convert_variables_to_constants_v2(concrete)
     assert_equal(frozen(tf.constant(IMAGES))[0], expected)
     assert_folded()
+
+
+def test_a_step_that_trains_only_the_head_has_stocks_loss() -> None:
+    tf_interop.disable()
+    expected_model = small_model()
+    for layer in expected_model.layers[:-1]:
+        layer.trainable = False
+    expected_model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    expected = [float(expected_model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+    tf_interop.enable()
+    model = small_model()
+    for layer in model.layers[:-1]:
+        layer.trainable = False
+    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+    losses = [float(model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+
+
+def test_a_parameter_may_be_joined_to_the_images() -> None:
+    """Such as the class token of a vision transformer, for a batch of known size."""
+    kernel = tf.Variable(RANDOM.normal(size=[3, 3, 3, 8]).astype("f") / 4)
+    token, weights = tf.Variable(tf.ones([1, 1, 8])), tf.Variable(tf.ones([8, 4]))
+
+    def program(images: Any) -> Any:
+        pixels = tf.nn.relu(tf.nn.conv2d(images, kernel, 2, "SAME"))
+        first = tf.broadcast_to(2 * token, [len(IMAGES), 1, 8])
+        rows = tf.concat([first, tf.reshape(pixels, [len(IMAGES), -1, 8])], 1)
+        return tf.nn.relu(tf.einsum("btc,cd->btd", rows, weights))
+
+    run = tf.function(program)
+    for _ in range(3):
+        assert_equal(run(IMAGES), program(tf.constant(IMAGES)))
+    assert not get_plugin().failures
+    assert tf_interop.status().op_count == 1
 
 
 @pytest.mark.parametrize("is_in_loop", [False, True])

@@ -267,6 +267,18 @@ def test_warns_of_a_plugin_that_is_loaded_later(other_plugin: pathlib.Path) -> N
     assert f"{other_plugin} is a graph plugin" in ended.stderr
 
 
+def test_rubbish_from_the_pass_does_not_reach_the_program() -> None:
+    """Grappler keeps its graph if TensorFlow cannot read the new one."""
+
+    def rubbish(handed: kernel_library.HandedGraph) -> bool:
+        handed.set_result(b"\xff\xff\xff")
+        return True
+
+    tf_interop.enable("always")
+    get_plugin().library.set_pass(rubbish)
+    assert stages_of() == 0
+
+
 def test_the_pass_can_use_tensorflows_shape_inference() -> None:
     inferred: dict[str, object] = {}
 
@@ -400,6 +412,19 @@ def test_a_missing_library_is_reported_and_breaks_nothing(tmp_path: pathlib.Path
         assert "pip install" in str(error)
     else:
         raise AssertionError
+
+    # Planning for another machine needs no library.
+    from tf_interop.model.graphs import planned_graph, trace
+
+    model = tf.keras.Sequential(
+        [
+            tf.keras.Input([8, 8, 3]),
+            tf.keras.layers.Conv2D(4, 3, use_bias=False),
+            tf.keras.layers.BatchNormalization(),
+        ]
+    )
+    graph_def = planned_graph(trace(model, batch_size=2), "8.0")
+    assert "TfInterop>Kept" in {node.op for node in graph_def.node}
     """,
         TF_INTEROP_LIBRARY=str(tmp_path / "nowhere.so"),
     )

@@ -54,6 +54,14 @@ def set_weights(model: Any, specs: Any) -> None:
     _soften(model, specs)
 
 
+_SETTINGS = (
+    ("Normalization", "momentum"),
+    ("Dropout", "rate"),
+    ("StochasticDepth", "drop_path_rate"),
+)
+"""Kinds of layers, and their attributes that are 0 while statistics settle."""
+
+
 def settle_statistics(model: Any, images: Any) -> None:
     """Sets the moving statistics of normalizations to those of these images, without dropout.
 
@@ -63,8 +71,8 @@ def settle_statistics(model: Any, images: Any) -> None:
     settings = [
         (layer, name, getattr(layer, name))
         for layer in _layers(model)
-        for name in ("momentum", "rate", "drop_path_rate")  # of normalizations and dropout
-        if hasattr(layer, name)
+        for kind, name in _SETTINGS
+        if kind in type(layer).__name__ and hasattr(layer, name)
     ]
     for layer, name, _ in settings:
         setattr(layer, name, 0.0)

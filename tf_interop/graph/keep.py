@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2, node_def_pb2, types_pb2
+from tensorflow.core.framework import attr_value_pb2, graph_pb2, node_def_pb2, types_pb2
 
 from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
@@ -513,20 +513,22 @@ class _Rewriter:
                 operands[each] = f"steps:{len(steps)}"
                 steps.append(make_operation(node, inputs))
         shapes = list(map(self._shape, tensors))
+        read_steps = (make_operation(self._node(each), ["inputs:0"]) for each in reads)
+        # As AttrValues, because only the compiled library registers the op. Planning needs none.
         kept = make_node(
             KEPT_OP,
             name,
             [*(self._node(each).input[0] for each in reads), *constants],
             device,
-            P=0,
-            N=len(reads),
-            handles=range(len(reads)),
-            Tin=list(map(self._dtype, constants)),
-            Tout=list(map(self._dtype, tensors)),
-            reads=serialized(make_operation(self._node(each), ["inputs:0"]) for each in reads),
-            steps=serialized(steps),
-            results=[_operand(operands, tensor).encode() for tensor in tensors],
-            output_shapes=shape_protos(shapes),
+            P=attr_value_pb2.AttrValue(i=0),
+            N=attr_value_pb2.AttrValue(i=len(reads)),
+            handles=_list(i=range(len(reads))),
+            Tin=_list(type=list(map(self._dtype, constants))),
+            Tout=_list(type=list(map(self._dtype, tensors))),
+            reads=_list(s=serialized(read_steps)),
+            steps=_list(s=serialized(steps)),
+            results=_list(s=[_operand(operands, tensor).encode() for tensor in tensors]),
+            output_shapes=_list(shape=shape_protos(shapes)),
         )
         state_shapes(kept, *shapes)  # TensorFlow reads one attribute, the pass the other
         return kept
@@ -579,6 +581,11 @@ class _Rewriter:
 
 def _canonical(text: str) -> str:
     return text.removesuffix(":0")
+
+
+def _list(**values: Any) -> attr_value_pb2.AttrValue:
+    """An attribute that is a list, which is written even if it is empty."""
+    return attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(**values))
 
 
 def _operand(operands: Mapping[str, str], text: str) -> str:

@@ -129,8 +129,8 @@ STEP_OPS = (
 """The possible steps of a unit."""
 
 COMPANION_OPS = frozenset({"Shape", "StridedSlice", "Pack", "ConcatV2", "Const"})
-"""Ops that may be steps of a split unit with any dtype: constants, and those that make sizes from a
-shape, because each part of the batch has its own sizes."""
+"""Ops that may be steps with any dtype of a unit whose batch may be divided: constants, and those
+that make sizes from a shape, because each part of the batch has its own sizes."""
 
 GRADIENT_OF = {"MaxPool": "MaxPoolGrad", "MaxPool3D": "MaxPool3DGrad"}
 """Ops that TensorFlow's oneDNN pass joins with their gradient: the first tells the second where the
@@ -209,7 +209,7 @@ def attribute_of(node: node_def_pb2.NodeDef, name: str) -> attr_value_pb2.AttrVa
 def make_node(
     op: str, name: str, inputs: Iterable[str], device: str = "", **attributes: Any
 ) -> node_def_pb2.NodeDef:
-    """Makes a node of a registered op, with attributes as for `set_attributes`."""
+    """Makes a node with attributes as for `set_attributes`."""
     node = node_def_pb2.NodeDef(name=name, op=op, input=inputs, device=device)
     set_attributes(node, **attributes)
     return node

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 
 from tf_interop.graph.batchwise import Positions, find_images
 from tf_interop.graph.ops import COMPANION_OPS
+from tf_interop.graph.program import KEPT_OP
 from tf_interop.graph.properties import PARAMETER_OPS, GraphProperties, find_small, is_fully_known
 from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.units import ANCHOR_OPS, Unit, find_steps
@@ -168,7 +169,7 @@ class _Search:
                 inside.add(step)
             elif self._read_as_images(step, images):
                 found = find_images(view, self._properties, step)
-                if found and not any(view.fanins[step][at][0] in self._parameters for at in found):
+                if found and not any(self._is_parameter(view.fanins[step][at][0]) for at in found):
                     images[step] = found
                     inside.add(step)
         split: set[Tensor] = set()
@@ -177,7 +178,7 @@ class _Search:
             for position, tensor in enumerate(view.fanins[step]):
                 source, is_image = tensor[0], position in images.get(step, ())
                 is_filter_of_images = step in images and source in images and not is_image
-                if is_filter_of_images or (is_image and source in self._parameters):
+                if is_filter_of_images or (is_image and self._is_parameter(source)):
                     return None
                 if source not in inside:
                     (split if is_image else shared).add(tensor)
@@ -185,6 +186,9 @@ class _Search:
         if not split or split & shared or self.astray_companions(inside):
             return None
         return Unit(tuple(step for step in steps if step in inside), head, frozenset(split))
+
+    def _is_parameter(self, source: int) -> bool:
+        return source in self._parameters or self._view.ops[source] == KEPT_OP
 
     def _classify(self, index: int) -> None:
         """Decides whether a node is a companion, a parameter, another member or neither."""

@@ -65,8 +65,8 @@ class Space:
 
     Args:
         predecessors: the direct dependencies of each node.
-        choices: returns the ways to run a stage that save time, or a node; fastest first. An empty
-            result forbids it.
+        choices: returns the ways to run a stage, only those that save time, or all ways to run a
+            node; fastest first. An empty result forbids it.
         follows: the nodes that each node may follow in a lane; None for all predecessors.
         available: the free memory, given the nodes that have run as bits.
         max_lanes: limit for a stage.

@@ -46,8 +46,8 @@ def show_summary(profile: Profile, path: str, console: Console) -> None:
         faster = sum(each.wins for each in profile.stages)
         print_on(
             console,
-            f"{faster} of the stages ran faster than their convolutions one after another, by more "
-            "than the spread.",
+            f"{faster} of {count_of(len(profile.stages), 'stage')} ran faster than the "
+            "convolutions one after another, by more than the spread.",
         )
     print_on(console, f"To see everything: tf-interop show {shlex.quote(path)}")
 

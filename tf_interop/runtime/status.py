@@ -229,7 +229,9 @@ def _graph_table(graphs: Sequence[PassReport]) -> Table:
 
 
 def _made(report: PassReport) -> str:
-    """Such as `5 units`, or `2 stages, up to 4 lanes`."""
+    """Such as `5 units`, or `2 stages, up to 4 lanes`; empty if nothing was made."""
+    if not report.op_names:
+        return ""
     stages = [each.stage for each in report.plan.stages]
     if not stages:
         return count_of(len(report.op_names), "unit")

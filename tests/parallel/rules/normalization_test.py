@@ -172,6 +172,19 @@ def test_keeps_names_devices_and_control_dependencies() -> None:
     assert not found(new)
 
 
+def test_the_statistics_of_one_normalization_may_pass_through_another() -> None:
+    graph_def = step()
+    second = graph_def.node.add()
+    second.CopyFrom(node_of(graph_def, "bn"))
+    second.name = "second"
+    second.input[:] = ["bn", "scale", "offset", "bn:1", "bn:2"]
+    second.attr["is_training"].b = False
+    node_of(graph_def, "result_1").input[:] = ["second:1"]
+    node_of(graph_def, "result_0").input[:] = ["second"]
+    assert found(graph_def) == ["bn", "bn_gradient", "second"]
+    check_equal(graph_def, expanded(graph_def), 1e-5)
+
+
 def test_makes_no_statistics_that_nobody_reads() -> None:
     graph_def = step()
     for name in ("result_1", "result_2"):

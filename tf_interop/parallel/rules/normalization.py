@@ -133,7 +133,7 @@ def expand_normalization(
             new.node.add().CopyFrom(old)
             continue
         image: Any = properties.input_shape(node, 0)
-        reads = [text for text in old.input if not text.startswith("^")]
+        reads = [instead.get(text, text) for text in old.input if not text.startswith("^")]
         is_forward = old.op in FORWARD_OPS
         if not is_forward and _is_training(view, node):
             reads[3:5] = statistics[_forward_of(view, node)]

@@ -44,7 +44,12 @@ class Bounds:
 
 
 def find_bounds(node_costs: Sequence[Array], edge_costs: Mapping[Edge, Array]) -> Bounds:
-    """Finds bounds of costs by the choice of each node, and of two, the lower number first."""
+    """Finds bounds of the least cost.
+
+    Args:
+        node_costs: for each node, its cost by its choice.
+        edge_costs: for each edge, its cost by the choices of its two nodes, the lower number first.
+    """
     messages = Messages(node_costs, edge_costs)
     least, cost = -np.inf, np.inf
     choice: tuple[int, ...] = ()
