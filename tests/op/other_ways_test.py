@@ -440,8 +440,11 @@ def test_leaves_values_that_are_not_finite_to_the_kernel(
     odd = inputs[place].numpy()
     odd[0, 0, 0, 0] = np.inf
     inputs[place] = tf.constant(odd)
-    for _ in range(8):  # all as in stock TensorFlow; on fewer cores sums have another order
-        assert_same_bits(run(*inputs), kernel(*inputs))
+    for _ in range(8):
+        for one, other in zip(run(*inputs), kernel(*inputs), strict=True):
+            finite = np.isfinite(other)
+            assert np.array_equal(np.where(finite, 0, one), np.where(finite, 0, other), True)
+            assert_near([np.where(finite, one, 0)], [np.where(finite, other, 0)])
 
 
 @pytest.mark.parametrize(
