@@ -24,6 +24,11 @@ class CudaMeasuringDevice : public MeasuringDevice {
   CudaMeasuringDevice(const CudaDriver& driver, CUdevice device, CUcontext context)
       : driver_(driver), device_(device), context_(context) {}
 
+  ~CudaMeasuringDevice() override {
+    const ScopedContext scope(driver_, context_);
+    if (stream_ != nullptr && scope.status().ok()) (void)driver_.cuStreamDestroy(stream_);
+  }
+
   Status Create() {
     TF_INTEROP_ENTER_CONTEXT(driver_, context_);
     TF_INTEROP_RETURN_IF_ERROR(
