@@ -249,6 +249,21 @@ def function_fetches(function: Any) -> list[str]:
     return [tensor.op.name for tensor in graph.outputs] + [op.name for op in graph.control_outputs]
 
 
+def add_changed_copy(function: Any, definition: Any, *graph: Any) -> Any:
+    """Adds a changed copy of an AtomicFunction, which may have a FuncGraph, to its context."""
+    from tensorflow.python.eager.polymorphic_function import atomic_function
+
+    function._bound_context.add_function_def(definition)
+    return atomic_function.AtomicFunction(
+        definition.signature.name,
+        function._bound_context,
+        function.function_type,
+        function.children,
+        function.call_options,
+        *graph,
+    )
+
+
 def without_variables(function: Any) -> Any:
     """A copy of a concrete function in which constants replace the variables that it reads."""
     from tensorflow.python.framework import convert_to_constants

@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.framework import function_pb2
 from tensorflow.python.eager import context, record
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import resource_variable_ops
 
@@ -264,19 +264,6 @@ def may_change_calls() -> bool:
     )
 
 
-def add_copy(function: Any, definition: function_pb2.FunctionDef, *graph: Any) -> Any:
-    """Adds a changed copy of an AtomicFunction, which may have a FuncGraph, to its context."""
-    function._bound_context.add_function_def(definition)
-    return atomic_function.AtomicFunction(
-        definition.signature.name,
-        function._bound_context,
-        function.function_type,
-        function.children,
-        function.call_options,
-        *graph,
-    )
-
-
 def call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any]) -> Any:
     """Calls a ConcreteFunction, with the values of variables in shares if devices keep them."""
     if not _runs_now():
@@ -318,7 +305,7 @@ def _take_offer(concrete: Any, inputs: Sequence[Any], first_captured: int) -> No
         definition.CopyFrom(function.definition)
         name = f"{definition.signature.name}_tf_interop_shares"
         definition.signature.name = name
-        copy = add_copy(function, definition)
+        copy = tensorflow_internals.add_changed_copy(function, definition)
         kept = KeptShares(name, copy, {each: inputs[each.argument] for each in variables})
         _kept[name] = kept
         for each in variables:

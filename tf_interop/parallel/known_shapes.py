@@ -31,8 +31,8 @@ from absl import logging
 from tensorflow.core.framework import function_pb2, types_pb2
 from tensorflow.python.eager.polymorphic_function import concrete_function
 
+from tf_interop import tensorflow_internals
 from tf_interop.parallel import kept_shares
-from tf_interop.parallel.kept_shares import add_copy
 
 MOST_COPIES = 4
 """The most shapes of one function that get copies. All others share a copy of unknown shapes."""
@@ -99,7 +99,8 @@ class _Copies:
             place = number if number < first_captured else number + captured_count
             if arguments[place].type not in _HANDLES:
                 _state_shape(definition, place, tf.TensorShape(shape))
-        return _ConcreteFunction(add_copy(self._function, definition, self._graph))
+        copy = tensorflow_internals.add_changed_copy(self._function, definition, self._graph)
+        return _ConcreteFunction(copy)
 
 
 _lock = threading.Lock()  # held while copies are made; guards the rest

@@ -32,7 +32,7 @@ from absl import logging
 from tensorflow.core.framework import function_pb2, types_pb2
 from tensorflow.core.function.polymorphism import function_type
 from tensorflow.python.eager import context, execute, record
-from tensorflow.python.eager.polymorphic_function import atomic_function, concrete_function
+from tensorflow.python.eager.polymorphic_function import concrete_function
 from tensorflow.python.framework import ops
 
 from tf_interop import tensorflow_internals
@@ -180,7 +180,7 @@ def _pack(function: Any, captured: list[Any]) -> _PackedCall | None:
     copy = _copy(definition, [first + place for place in packed], specs)
     if copy is None:
         return None
-    function._bound_context.add_function_def(copy)
+    changed = tensorflow_internals.add_changed_copy(function, copy)
     with tf.device(_CPU):
         [handles] = execute.execute(
             PACK_OP.encode(),
@@ -191,13 +191,7 @@ def _pack(function: Any, captured: list[Any]) -> _PackedCall | None:
         )
     return _PackedCall(
         captured,
-        atomic_function.AtomicFunction(
-            copy.signature.name,
-            function._bound_context,
-            function.function_type,
-            function.children,
-            function.call_options,
-        ),
+        changed,
         tuple(tensor for place, tensor in enumerate(captured) if place not in chosen),
         handles,
     )
