@@ -75,6 +75,8 @@ def test_the_plugin_is_off_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_time_of_a_message_is_that_of_the_hops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([5.0, 1.0])
+    times = iter([local_devices._Time(5.0, 4.0), local_devices._Time(1.0, 2.0)])
     monkeypatch.setattr(local_devices, "_time", lambda run: next(times))
-    assert local_devices._time_hop("/device:CPU:0", "/device:CPU:0", 4, 2) == 4.0 / 8
+    # Half of the work on one device is the other device's.
+    hop = local_devices._time_hop("/device:CPU:0", "/device:CPU:0", 4, 2)
+    assert hop == (4.0 / 8, 3.0 / 8)
