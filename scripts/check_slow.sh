@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# What is too slow for .ci/run: more cases of the tests, the C++ under clang-tidy's analyzer, the same
-# sources under Bazel, and a wheel in fresh environments. Prints the time of each part.
+# What is too slow for .ci/run: more cases of the tests, all plans of the oldest cuDNN, the C++ under
+# clang-tidy's analyzer, the same sources under Bazel, and a wheel in fresh environments. Prints the
+# time of each part.
 #
 #   scripts/check_slow.sh
 set -euo pipefail
@@ -14,6 +15,9 @@ part() { # NAME COMMAND…
 trap 'echo "Parts of this run:$times"' EXIT
 
 part "slow tests" scripts/test.sh -m slow
+part "plans of the oldest cuDNN" env \
+  TF_INTEROP_REAL_CUDNN="$PWD/build/cudnn-oldest/nvidia/cudnn/lib/libcudnn.so.9" \
+  "${VENV:-.venv}/bin/ctest" --test-dir build/core --output-on-failure --tests-regex cudnn_sweep
 part "clang-tidy" scripts/tidy.sh
 part "Bazel" scripts/bazel.sh test //cc_kernels/... //tests/cc/... \
   //tests:op/conv_stage_op_test //tests:runtime/plugin_test

@@ -1,12 +1,13 @@
-"""Times training steps whose layers two processes share, and compares them with the model.
+"""Times training steps whose layers two or four processes share, and compares them with the model.
 
-Each process has one core. They are a TensorFlow cluster in two network namespaces of this program's
-own, joined by a cable (veth) whose rate the kernel limits in each direction (tc-tbf), so it needs
-root and iproute2.
+Two processes have one core each. Four have half a core each: one of each two milliseconds, whether
+the others work or not (a cgroup of version 1). They are a TensorFlow cluster in network namespaces
+of this program's own. A cable (veth) of each leads to a switch (a bridge), and the kernel limits
+its rate in each direction (tc-tbf). So it needs root and iproute2.
 
-    python -m python.benchmarks.divided_speed ROLE NETWORK ADDRESSES
+    python -m python.benchmarks.divided_speed TASK NETWORK ADDRESSES
 
-is one of the two processes.
+is one of the processes; task 0 trains.
 """
 
 from __future__ import annotations
@@ -24,50 +25,60 @@ from typing import Any
 
 from python.benchmarks.result_file import Case
 
-BATCH = 32
+BATCH = 64
 TURNS = 5
 SECONDS_OF_TURN = 1.0
-RATES = {"local": None, "10 Gbit/s": "10gbit", "1 Gbit/s": "1gbit", "200 Mbit/s": "200mbit"}
+RATES = {"local": None, "1 Gbit/s": "1gbit", "200 Mbit/s": "200mbit"}
+_RATES_OF_COUNTS = {2: tuple(RATES), 4: ("local", "1 Gbit/s")}
 PLAN = "layer by layer"
-_HOSTS = ("10.77.0.1", "10.77.0.2")
 _PORT = 4711
+# With one thread, a process answers others only after its part of a step.
+_THREADS = 4
+_CORES = 2
+_PERIOD_US = 2000
+_CGROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def _network(name: str) -> Any:
     from python.models.googlenet import googlenet
-    from python.models.small import CLASSES, lenet, narrow_alexnet, narrow_vgg, resnet
+    from python.models.small import CLASSES, lenet, narrow_alexnet, narrow_resnet, narrow_vgg
 
     made: dict[str, Callable[[], Any]] = {
         "LeNet-5": lenet,
         "narrow VGG": narrow_vgg,
         "narrow AlexNet": narrow_alexnet,
-        "GoogLeNet": lambda: googlenet((32, 32), CLASSES),
-        "ResNet-8": resnet,
+        "GoogLeNet": lambda: googlenet((64, 64), CLASSES),
+        "narrow ResNet": narrow_resnet,
     }
     return made[name]()
 
 
-NETWORKS = ("LeNet-5", "narrow VGG", "narrow AlexNet", "GoogLeNet", "ResNet-8")
+NETWORKS = ("LeNet-5", "narrow VGG", "narrow AlexNet", "GoogLeNet", "narrow ResNet")
 
 
 def measure(name: str) -> dict[str, Any]:
-    """A row of the result: of a network and a rate, such as `LeNet-5, 1 Gbit/s`."""
-    network, _, rate = name.partition(", ")
-    with _namespaces(RATES[rate]) as prefixes:
-        addresses = ",".join(f"{host}:{_PORT}" for host in _HOSTS)
+    """A row of the result, such as `LeNet-5 on 2, 1 Gbit/s`."""
+    words, _, rate = name.partition(", ")
+    network, _, count = words.partition(" on ")
+    with contextlib.ExitStack() as stack:
+        hosts = stack.enter_context(_hosts(int(count), RATES[rate]))
+        addresses = ",".join(f"{address}:{_PORT}" for address in hosts.values())
 
-        def start(role: str, core: int, **pipes: Any) -> subprocess.Popen[str]:
-            program = [sys.executable, "-m", __spec__.name, role, network, addresses]
-            words = [*prefixes[core], "taskset", "-c", str(core), *program]
-            return subprocess.Popen(words, cwd=ROOT, text=True, **pipes)
+        def start(task: int, namespace: str, **pipes: Any) -> subprocess.Popen[str]:
+            place = ["ip", "netns", "exec", namespace, "taskset", "-c", str(task % _CORES)]
+            program = [sys.executable, "-m", __spec__.name, str(task), network, addresses]
+            share = min(_CORES / len(hosts), 1.0)
+            group = stack.enter_context(_share_of_a_core(namespace, share))
+            process = subprocess.Popen([*place, *program], cwd=ROOT, text=True, **pipes)
+            (group / "cgroup.procs").write_text(str(process.pid))
+            return stack.enter_context(process)
 
-        with start("worker", 1, stderr=subprocess.DEVNULL) as worker:
-            try:
-                with start("client", 0, stdout=subprocess.PIPE) as client:
-                    output, _ = client.communicate()
-            finally:
-                worker.kill()
+        first, *others = hosts
+        for task, each in enumerate(others, 1):
+            stack.callback(start(task, each, stderr=subprocess.DEVNULL).kill)
+        client = start(0, first, stdout=subprocess.PIPE)
+        output, _ = client.communicate()
     if client.returncode:
         raise RuntimeError(f"{name}: the process that trains ended with {client.returncode}.")
     row: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -75,37 +86,57 @@ def measure(name: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _namespaces(rate: str | None) -> Iterator[list[list[str]]]:
-    """Two joined network namespaces; the words that run a command in each."""
-    names = [f"divided_speed_{os.getpid()}_{number}" for number in range(2)]
+def _hosts(count: int, rate: str | None) -> Iterator[dict[str, str]]:
+    """The address of each of some network namespaces, which a switch joins."""
+    prefix = f"speed{os.getpid()}"
+    hosts = {f"{prefix}_{number}": f"10.77.0.{1 + number}" for number in range(count)}
+    switch = f"{prefix}s"
 
-    def ip(*words: str) -> None:
-        subprocess.run(["ip", *words], check=True)
+    def run(*words: str) -> None:
+        subprocess.run(words, check=True)
 
     try:
-        for name in names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        cable = ["link", "add", "cable", "type", "veth", "peer", "cable", "netns"]
-        ip("-n", names[0], *cable, names[1])
-        for name, host in zip(names, _HOSTS, strict=True):
-            ip("-n", name, "address", "add", f"{host}/24", "dev", "cable")
-            ip("-n", name, "link", "set", "cable", "up")
+        run("ip", "link", "add", switch, "type", "bridge")
+        run("ip", "link", "set", switch, "up")
+        for number, (name, address) in enumerate(hosts.items()):
+            port = f"{prefix}p{number}"
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+            run("ip", "link", "add", port, "type", "veth", "peer", "cable", "netns", name)
+            run("ip", "link", "set", port, "master", switch, "up")
+            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
+            run("ip", "-n", name, "link", "set", "cable", "up")
             if rate is not None:
                 # A burst of several of the largest packets, which have 64 KiB.
-                limit = ["rate", rate, "burst", "256k", "latency", "1s"]
-                shaping = ["qdisc", "add", "dev", "cable", "root", "tbf", *limit]
-                subprocess.run(["tc", "-n", name, *shaping], check=True)
-        yield [["ip", "netns", "exec", name] for name in names]
+                limit = ["root", "tbf", "rate", rate, "burst", "256k", "latency", "1s"]
+                run("tc", "-n", name, "qdisc", "add", "dev", "cable", *limit)
+                run("tc", "qdisc", "add", "dev", port, *limit)
+        yield hosts
     finally:
-        for name in names:
+        for name in hosts:
             subprocess.run(["ip", "netns", "delete", name], check=False)
+        subprocess.run(["ip", "link", "delete", switch], check=False)
 
 
-def _work(addresses: list[str]) -> None:
+@contextlib.contextmanager
+def _share_of_a_core(name: str, share: float) -> Iterator[pathlib.Path]:
+    """A cgroup whose processes together get at most a share of a core's time."""
+    group = _CGROUPS / name
+    group.mkdir()
+    try:
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+        (group / "cpu.cfs_quota_us").write_text(str(int(share * _PERIOD_US)))
+        yield group
+    finally:
+        group.rmdir()
+
+
+def _work(task: int, addresses: list[str]) -> None:
     import tensorflow as tf
 
-    tf.distribute.Server({"worker": addresses}, job_name="worker", task_index=1).join()
+    config = tf.compat.v1.ConfigProto(inter_op_parallelism_threads=_THREADS)
+    cluster = {"worker": addresses}
+    tf.distribute.Server(cluster, job_name="worker", task_index=task, config=config).join()
 
 
 def _train(network: str, addresses: list[str]) -> dict[str, Any]:
@@ -121,9 +152,11 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
     from tf_interop.runtime.plugin import get_plugin
     from tf_interop.runtime.settings import Settings
 
+    tf.config.threading.set_inter_op_parallelism_threads(_THREADS)
     cluster = tf.train.ClusterSpec({"worker": addresses})
     tf.config.experimental_connect_to_cluster(cluster, job_name="worker", task_index=0)
-    names = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in range(2)]
+    tasks = range(len(addresses))
+    names = [f"/job:worker/replica:0/task:{task}/device:CPU:0" for task in tasks]
     devices = measure_devices(names)
 
     tf.keras.utils.set_random_seed(0)
@@ -180,6 +213,8 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
         "link MB/s": devices.bytes_per_s[0][1] / 1e6,
         "latency ms": devices.latency_s[0][1] * 1e3,
         "message ms": devices.message_s[0][1] * 1e3,
+        "busy share": devices.busy_share,
+        "slowdown": devices.slowdown,
         **{
             f"{name} ms": f"{measured_ms[name]:.3g} ({predicted_ms[name]:.3g})"
             for name in (WHOLE, *(each for each in measured_ms if each != WHOLE))
@@ -202,26 +237,33 @@ def _median_s(function: Callable[[], Any]) -> float:
 
 
 CASE = Case(
-    title="Layers divided over two processes",
+    title="Layers divided over several processes",
     says="""
-Training steps of 32 images, with momentum, on two processes of a TensorFlow cluster on one machine,
-one core each, whose connection is limited to the rate in each direction: on one device (whole),
-with data and model parallelism, with "one weird trick", and with the division that
-tf_interop.parallelize plans. Each has a function of its own; they take turns. In brackets is the
-time that the cost model predicts from the measured speed of the devices and the link, and from a
-step on one device. "Against the best other" is the step of the fastest other strategy divided by
-that of the plan. Where no layer is divided, the plan is the whole graph again, and their difference
-shows the error.
+Training steps of 64 images, with momentum, on processes of a TensorFlow cluster on one machine: two
+with a core each, or four with half a core each. Their connections to a switch are limited to the
+rate in each direction. On one device (whole), with data and model parallelism, with "one weird
+trick", and with the division that tf_interop.parallelize plans. Each has a function of its own;
+they take turns. In brackets is the time that the cost model predicts from the measured speed of the
+devices and the link, and from a step on one device. "Busy share" is the share of the time of a
+message in which a device cannot compute. "Slowdown" is how many times as long a device computes
+while all others do. "Against the best other" is the step of the fastest other
+strategy divided by that of the plan. Where no layer is divided, the plan is the whole graph again,
+and their difference shows the error.
 """,
-    networks=tuple(f"{network}, {rate}" for network in NETWORKS for rate in RATES),
+    networks=tuple(
+        f"{network} on {count}, {rate}"
+        for network in NETWORKS
+        for count, rates in _RATES_OF_COUNTS.items()
+        for rate in rates
+    ),
     measure=measure,
 )
 
 
 if __name__ == "__main__":
-    _, role_, network_, addresses_ = sys.argv
-    if role_ == "worker":
-        _work(addresses_.split(","))
+    _, task_, network_, addresses_ = sys.argv
+    if task_ != "0":
+        _work(int(task_), addresses_.split(","))
     else:
         print(json.dumps(_train(network_, addresses_.split(","))))
         sys.stdout.flush()

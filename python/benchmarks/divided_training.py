@@ -30,6 +30,7 @@ from tf_interop.parallel.layers.find import LayerGraph, legal_degrees
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.lookup import keys_of_layers, structure_of_layers
 from tf_interop.parallel.types import Axis, Degrees, DividedLayer, GraphDivision, ParallelPlan
+from tf_interop.runtime import packed_calls
 from tf_interop.runtime.plugin import get_plugin
 
 BATCH = 8
@@ -102,7 +103,11 @@ def handed_layers(call: Callable[[], Any]) -> LayerGraph:
     """The layers of the largest graph that Grappler hands over during a first call."""
     graphs: list[graph_pb2.GraphDef] = []
     tf_interop.enable()
-    with get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)):
+    # Only arguments of the function can be in shares, not those that it unpacks.
+    with (
+        packed_calls.turned_off(),
+        get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)),
+    ):
         call()
     largest = max(graphs, key=lambda graph: len(graph.node))
     return prepare(with_inferred_shapes(largest), shares="shares")

@@ -10,12 +10,11 @@ than images, on nodes with four Tesla V100 each and two links of EDR InfiniBand.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import fractions
 import time
 import tracemalloc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -24,13 +23,11 @@ from python.benchmarks.result_file import Case
 from tf_interop.graph.time_limit import collection_pause
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.parallel.costs.devices import Device, DeviceGraph, uniform_device_graph
-from tf_interop.parallel.costs.tables import DivisionCosts, find_costs
+from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.explain import DATA, WHOLE, baselines
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
-from tf_interop.parallel.regions import Box, volume
-from tf_interop.parallel.search.minimize import minimize
 
 GPUS_OF_NODE = 4
 GPUS = 16
@@ -164,41 +161,9 @@ NETWORKS = {
 
 
 def sent_bytes(layers: LayerGraph, division: Mapping[str, LayerDivision]) -> int:
-    """The bytes sent between nodes in a step; all-reduce adds the gradients of parameters."""
-    view, layer_of = layers.view, layers.layer_of
-    parted = part_graph(layers, division, [0] * len(view))
-    read = {tensor for node in layer_of for tensor in view.fanins[node] if tensor[0] in layer_of}
-    total = 0.0
-    for each in parted.transfers:
-        if each.tensor in read and each.source // GPUS_OF_NODE != each.destination // GPUS_OF_NODE:
-            total += each.byte_count
-    for tensor, its in parted.tensors.items():
-        if its.is_sum and tensor not in read:
-            nodes: dict[Box, list[int]] = collections.defaultdict(list)
-            for part in its.parts:
-                nodes[part.box].append(part.device // GPUS_OF_NODE)
-            for box, at in nodes.items():
-                # A ring of n devices: each sends 2 (n - 1) / n to the next. It leaves a node once.
-                links = len(set(at)) if len(set(at)) > 1 else 0
-                byte_count = volume(box) * parted.dtypes[tensor].size
-                total += 2 * (len(at) - 1) / len(at) * byte_count * links
-    return int(total)
-
-
-def seconds_with_overlap(costs: DivisionCosts, choice: Sequence[int]) -> float:
-    """The time of a step if all-reduce runs beside everything else."""
-    reduce_s = sum(
-        float(its.parameters_s[at]) for its, at in zip(costs.layers, choice, strict=True)
-    )
-    return max(reduce_s, costs.seconds(choice) - reduce_s)
-
-
-def with_cheaper_reduce(costs: DivisionCosts, factor: float) -> DivisionCosts:
-    """The costs with another weight for all-reduce."""
-    of_layers = (
-        dataclasses.replace(its, parameters_s=its.parameters_s * factor) for its in costs.layers
-    )
-    return dataclasses.replace(costs, layers=tuple(of_layers))
+    """The bytes sent between nodes in a step."""
+    sent = part_graph(layers, division, [0] * len(layers.view)).sent_bytes
+    return sum(count for (a, b), count in sent.items() if a // GPUS_OF_NODE != b // GPUS_OF_NODE)
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -207,23 +172,20 @@ def measure(name: str) -> dict[str, Any]:
     share = float(fractions.Fraction(reached))
     layers = training_layers(NETWORKS[network](), IMAGES_OF_GPU * GPUS)
     devices = cluster(P100, GPUS, share)
-    costs = find_costs(layers, devices, [0] * len(layers.view), parameters_stay=True)
+    costs = find_costs(layers, devices, [0] * len(layers.view))
     choices = {each: costs.choice_of(degrees) for each, degrees in baselines(layers, GPUS).items()}
     one_s = costs.seconds(choices.pop(WHOLE))
-    result = minimize(costs.problem())
     speedups = {each: one_s / costs.seconds(choice) for each, choice in choices.items()}
-    best_s = one_s / max(speedups.values())
-    # The search adds times, so it sees an overlap only as a cheaper all-reduce.
-    weighted = (minimize(with_cheaper_reduce(costs, each).problem()) for each in (0, 0.3, 0.6, 1))
-    overlapped_s = min(seconds_with_overlap(costs, each.choice) for each in weighted)
-    other_s = min(seconds_with_overlap(costs, choice) for choice in choices.values())
+    result = costs.minimize()
+    alone = dataclasses.replace(costs, busy_share=1.0)
+    alone_s = min(alone.seconds(choice) for choice in choices.values())
     choices["layer by layer"] = result.choice
     sent = {each: sent_bytes(layers, costs.division(choice)) for each, choice in choices.items()}
     return {
         **speedups,
         "layer by layer": one_s / result.cost,
-        "to_best_other": best_s / result.cost,
-        "to_best_other, overlapped": other_s / overlapped_s,
+        "to best other": one_s / result.cost / max(speedups.values()),
+        "to best other, without overlap": alone_s / alone.minimize().cost,
         **{f"{each} GB": its / 1e9 for each, its in sent.items()},
         "search": str(result),
     }
@@ -252,10 +214,10 @@ def measure_scaling(name: str) -> dict[str, Any]:
     network, _, devices_in_words = name.partition(" on ")
     count = int(devices_in_words)
     layers = training_layers(RESIDUAL_NETWORKS[network](), IMAGES_AT_FIXED_BATCH)
-    costs = find_costs(layers, cluster(V100, count), [0] * len(layers.view), parameters_stay=True)
+    costs = find_costs(layers, cluster(V100, count), [0] * len(layers.view))
     by_strategy = baselines(layers, count)
     whole, data = (costs.choice_of(by_strategy[each]) for each in (WHOLE, DATA))
-    result = minimize(costs.problem())
+    result = costs.minimize()
     one_s = costs.seconds(whole)
     return {
         "data": one_s / costs.seconds(data),
@@ -304,11 +266,11 @@ def measure_time(name: str) -> dict[str, Any]:
         costs = find_costs(layers, devices, [0] * len(layers.view))
         costs_s = time.process_time() - start
         start = time.process_time()
-        result = minimize(costs.problem())
+        result = costs.minimize()
         search_s = time.process_time() - start
     tables = {id(each): each.nbytes for each in costs.edges.values()}
     tracemalloc.start()
-    minimize(costs.problem())
+    costs.minimize()
     _, peak_bytes = tracemalloc.get_traced_memory()
     return {
         "layers": len(layers.layers),

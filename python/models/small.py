@@ -26,22 +26,33 @@ def lenet() -> tf.keras.Model:
 
 def resnet() -> tf.keras.Model:
     """ResNet-8 for small images: He et al., "Deep Residual Learning" (2015), section 4.2, n = 1."""
-    image = tf.keras.Input((16, 16, 3), name="image")
-    x = _normalized(image, 16, 3, "stem")
-    for number, (filters, strides) in enumerate([(16, 1), (32, 2), (64, 2)]):
+    return _resnet(16, 16, [(16, 1), (32, 2), (64, 2)], "resnet")
+
+
+def narrow_resnet() -> tf.keras.Model:
+    """ResNet-18 after He et al. (2015), half as wide, for images of 32 x 32."""
+    blocks = [(width, strides) for width in (32, 64, 128, 256) for strides in (2, 1)]
+    blocks[0] = 32, 1
+    return _resnet(32, 32, blocks, "narrow_resnet")
+
+
+def _resnet(size: int, stem: int, blocks: list[tuple[int, int]], name: str) -> tf.keras.Model:
+    image = tf.keras.Input((size, size, 3), name="image")
+    x = _normalized(image, stem, 3, "stem")
+    for number, (filters, strides) in enumerate(blocks):
         y = _normalized(x, filters, 3, f"block{number}_a", strides)
         y = _normalized(y, filters, 3, f"block{number}_b", activation=None)
         if strides > 1:
             x = _normalized(x, filters, 1, f"block{number}_s", strides, activation=None)
         x = layers.ReLU(name=f"block{number}")(layers.Add(name=f"block{number}_add")([x, y]))
     x = layers.GlobalAveragePooling2D(name="pool")(x)
-    return tf.keras.Model(image, layers.Dense(CLASSES, name="output")(x), name="resnet")
+    return tf.keras.Model(image, layers.Dense(CLASSES, name="output")(x), name=name)
 
 
 def narrow_vgg() -> tf.keras.Model:
-    """VGG after Simonyan and Zisserman (2014): its first three blocks, a quarter as wide."""
+    """VGG-16 after Simonyan and Zisserman (2014), half as wide, for images of 32 x 32."""
     model = tf.keras.Sequential([tf.keras.Input((32, 32, 3))])
-    for filters, count in ((16, 2), (32, 2), (64, 3)):
+    for filters, count in ((32, 2), (64, 2), (128, 3), (256, 3), (256, 3)):
         for _ in range(count):
             model.add(layers.Conv2D(filters, 3, padding="same", activation="relu"))
         model.add(layers.MaxPool2D())
@@ -53,18 +64,21 @@ def narrow_vgg() -> tf.keras.Model:
 
 
 def narrow_alexnet() -> tf.keras.Model:
-    """AlexNet after Krizhevsky (2014), a quarter as wide, without its last pooling."""
+    """AlexNet after Krizhevsky (2014), half as wide, for images of 112 x 112."""
     pool = {"pool_size": 3, "strides": 2}
     return tf.keras.Sequential(
         [
             tf.keras.Input((112, 112, 3)),
-            layers.Conv2D(16, 11, 4, padding="same", activation="relu"),
+            layers.Conv2D(32, 11, 4, padding="same", activation="relu"),
             layers.MaxPool2D(**pool),
-            layers.Conv2D(48, 5, padding="same", activation="relu"),
+            layers.Conv2D(96, 5, padding="same", activation="relu"),
             layers.MaxPool2D(**pool),
-            *(layers.Conv2D(each, 3, padding="same", activation="relu") for each in (96, 64, 64)),
+            *(
+                layers.Conv2D(each, 3, padding="same", activation="relu")
+                for each in (192, 128, 128)
+            ),
             layers.Flatten(),
-            *(layers.Dense(1024, activation="relu") for _ in range(2)),
+            *(layers.Dense(2048, activation="relu") for _ in range(2)),
             layers.Dense(CLASSES),
         ]
     )

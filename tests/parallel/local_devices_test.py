@@ -52,6 +52,8 @@ def test_measures_devices_and_their_links(tmp_path: object) -> None:
         assert 1e7 < device.memory_bytes_per_s < 1e14
     for table in (graph.bytes_per_s, graph.latency_s, graph.message_s):
         assert table[0][1] == table[1][0] >= 0
+    assert graph.busy_share == 0  # they send each other nothing
+    assert graph.slowdown >= 1
     save_device_graph(graph, tmp_path / "devices.json")
 
 
@@ -75,6 +77,35 @@ def test_the_plugin_is_off_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_time_of_a_message_is_that_of_the_hops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([5.0, 1.0])
+    times = iter([local_devices._Time(5.0, 4.0), local_devices._Time(1.0, 2.0)])
     monkeypatch.setattr(local_devices, "_time", lambda run: next(times))
-    assert local_devices._time_hop("/device:CPU:0", "/device:CPU:0", 4, 2) == 4.0 / 8
+    # Half of the work on one device is the other device's.
+    hop = local_devices._time_hop("/device:CPU:0", "/device:CPU:0", 4, 2)
+    assert hop == (4.0 / 8, 3.0 / 8)
+
+
+def test_devices_slow_each_other_by_their_fastest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([3.0, 2.0, 9.0, 1.0, 2.5, 1.0, 1.0, 4.0, 2.0, 1.0])
+    monkeypatch.setattr(local_devices, "_time", lambda run: local_devices._Time(next(times), 0.0))
+    devices = [Device(f"/device:CPU:{at}", 1.0, 1.0, pool=f"pool {at}") for at in range(2)]
+    assert local_devices._slowdown(devices) == 2.0
+
+
+def test_what_cores_do_while_they_send_is_a_share_of_what_they_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two cores, one sends for three of four seconds."""
+    times = local_devices._Time
+
+    def hop(first: str, second: str, value_count: int, message_count: int = 1) -> object:
+        return times(5.0, 3.0) if value_count > 1000 else times(1.0, 0.0)
+
+    monkeypatch.setattr(local_devices, "_time_hop", hop)
+    monkeypatch.setattr(local_devices, "_time", lambda run: times(1.0, 2.0))
+    monkeypatch.setattr(
+        local_devices, "_measure_device", lambda name, _: Device(name, 1.0, 1.0, pool=name)
+    )
+    names = [f"/job:worker/task:{task}/device:CPU:0" for task in range(2)]
+    monkeypatch.setattr(local_devices, "_convolution", lambda name: lambda: None)
+    graph = local_devices._measure(names)
+    assert graph.busy_share == pytest.approx(3 / 2 / 4)

@@ -17,6 +17,8 @@ from python.benchmarks.divided_training import (
     make_devices,
 )
 from python.benchmarks.result_file import in_new_process
+from tf_interop.parallel import sending_order
+from tf_interop.parallel.layers import find
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PUBLISHED = ("data", "model", "one weird trick")
@@ -25,6 +27,9 @@ BOTH = ("filter and channel", "height and width")
 
 
 def train(name: str, dtype: str, device_count: int, wanted: tuple[str, ...]) -> list[Comparison]:
+    # Also small filters are in shares, and each waits for the one before the last.
+    find.LEAST_SHARED_BYTES = 256
+    sending_order._LEAST_GROUP_BYTES = 1
     devices = make_devices(device_count)
     return list(compare(name, dtype, devices, wanted))
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tf_interop.parallel.costs.tables import DivisionCosts
+from tf_interop.parallel.costs.tables import DivisionCosts, StepTimes
 from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.heads import PRODUCT_OPS
 from tf_interop.parallel.types import PLAN, Axis, Degrees, LayerExplanation, LayerTimes
@@ -77,6 +78,7 @@ def explain_layers(
             neighbours_us=between * 1e6,
         )
 
+    step = costs.times(choice)
     explanations = []
     for layer, name in enumerate(names):
         chosen = times(PLAN, layer, choice[layer])
@@ -84,17 +86,31 @@ def explain_layers(
             times(each, layer, costs.layers[layer].place_of(strategies[each][layer]))
             for each in _COMPARED
         )
-        explanations.append(LayerExplanation(name, chosen, others, _why(chosen, others)))
+        explanations.append(LayerExplanation(name, chosen, others, _why(step, chosen, others)))
     return tuple(explanations)
 
 
-def _why(chosen: LayerTimes, others: Sequence[LayerTimes]) -> str:
-    """The gain over the best other strategy, and where most of it comes from."""
+def _why(step: StepTimes, chosen: LayerTimes, others: Sequence[LayerTimes]) -> str:
+    """How much longer the step is with the best other strategy, and where most of it comes from."""
     different = [each for each in others if each.degrees != chosen.degrees]
     if not different:
         return "it cannot be divided"
-    best = min(different, key=lambda each: each.total_us)
-    saved_us = best.total_us - chosen.total_us
+
+    def with_other_us(other: LayerTimes) -> float:
+        """The time of the step if the layer had the times of another strategy."""
+        compute_us = other.compute_us - chosen.compute_us
+        awaited_us = other.inner_us + other.neighbours_us - chosen.inner_us - chosen.neighbours_us
+        parameters_us = other.parameters_us - chosen.parameters_us
+        changed = dataclasses.replace(
+            step,
+            compute_s=step.compute_s + compute_us / 1e6,
+            awaited_s=step.awaited_s + awaited_us / 1e6,
+            parameters_s=step.parameters_s + parameters_us / 1e6,
+        )
+        return changed.step_s * 1e6
+
+    best = min(different, key=with_other_us)
+    saved_us = with_other_us(best) - step.step_s * 1e6
     if saved_us < -_LEAST_US:
         return f"{best.strategy} takes {-saved_us / 1e3:.3g} ms less, but does not fit in memory"
     if saved_us < _LEAST_US:

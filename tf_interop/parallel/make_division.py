@@ -19,7 +19,6 @@ from tf_interop.parallel.layers.prepare import expand_layers
 from tf_interop.parallel.lookup import batch_size_of_layers, keys_of_layers, structure_of_layers
 from tf_interop.parallel.parted_graph import part_graph
 from tf_interop.parallel.rules.normalization import FORWARD_OPS, GRADIENT_OPS
-from tf_interop.parallel.search.minimize import minimize
 from tf_interop.parallel.types import (
     Degrees,
     DividedLayer,
@@ -64,7 +63,7 @@ def make_division(
         costs = find_expanded_costs(layers, devices, measured)
         if step_s is not None:
             costs = costs.scaled_to(step_s)
-        found = minimize(costs.problem(limits))
+        found = costs.minimize(limits)
     strategies = baselines(layers, len(devices.devices))
     structure = structure_of_layers(layers)
     whole = costs.choice_of(strategies[WHOLE])
@@ -154,7 +153,7 @@ def find_expanded_costs(
     for (first, second), seconds in other.edges.items():
         pair = numbers[first], numbers[second]
         edges[min(pair), max(pair)] = seconds if pair[0] < pair[1] else seconds.T
-    return DivisionCosts(tuple(of_layers), edges)
+    return dataclasses.replace(costs, layers=tuple(of_layers), edges=edges)
 
 
 def _costs(

@@ -26,6 +26,7 @@ versions stay. The same arguments give the same graph.
 
 from __future__ import annotations
 
+import collections
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 
@@ -37,7 +38,9 @@ from tf_interop.graph.time_limit import check_time_limit
 from tf_interop.graph.view import Tensor, recolocate
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.parted_graph import NodePart, PartedGraph, is_copied
-from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes
+from tf_interop.parallel.regions import Box, Piece, pieces_of, relative, sizes, volume
+from tf_interop.parallel.rules.shares import READ_OP
+from tf_interop.parallel.sending_order import Gathering, order_gatherings
 
 PART_ATTRIBUTE = "_tf_interop_part_of"
 """The attribute of a part's nodes that names the divided node."""
@@ -83,6 +86,8 @@ class _Rewriting:
             else:
                 self._add_whole(node, gone)
         self._leave_names()
+        makers = dict(zip(self._device_names, self._makers, strict=True))
+        order_gatherings(self._new, self._gatherings(), makers)
         return self._new
 
     def _add_whole(self, node: int, gone: Mapping[str, None]) -> None:
@@ -124,6 +129,32 @@ class _Rewriting:
         controls = self._controls_of(assigned, names[0][1], None)
         for name, device in names:
             self._new.node.add(name=name, op="NoOp", device=device, input=controls)
+
+    def _gatherings(self) -> list[Gathering]:
+        """The parameters whose shares devices send each other, in the order of their use."""
+        graph, update_of = self._graph, self._graph.layers.update_of
+        device_of = {node.name: node.device for node in self._new.node}
+        gathered: dict[Tensor, dict[str, list[str]]] = {}
+        sizes_of: collections.Counter[Tensor] = collections.Counter()
+        for (tensor, box, device), text in self._boxes.items():
+            node, name = tensor[0], text.partition(":")[0]
+            # A read that waits for something may depend on what reads a later parameter.
+            is_free = node in update_of and not self._view.control_fanins[node]
+            if is_free and self._view.ops[node] == READ_OP and graph.is_divided(node):
+                own = self._device_names[device]
+                if device_of[name] == own and len(pieces_of(graph.tensors[tensor], box)) > 1:
+                    gathered.setdefault(tensor, {}).setdefault(own, []).append(name)
+                    sizes_of[tensor] = max(sizes_of[tensor], volume(box))
+        found = []
+        for tensor, by_device in gathered.items():
+            reads: dict[str, list[str]] = {}
+            for part in graph.parts[tensor[0]]:
+                assert part.op_part is not None
+                names = self._last[tensor[0]][part.op_part.place]
+                reads.setdefault(self._device_names[part.device], []).extend(names)
+            byte_count = sizes_of[tensor] * graph.dtypes[tensor].size
+            found.append(Gathering(reads, by_device, byte_count))
+        return found
 
     def _add_part(self, node: int, part: NodePart) -> None:
         assert part.op_part is not None

@@ -151,29 +151,6 @@ class Links:
         latest = np.maximum.reduceat(of_given, _starts(read.configurations), axis=1)
         return np.asarray(busy + latest)
 
-    def seconds_to_add(self, given: BoxTable, item_bytes: int) -> Floats:
-        """The time until all devices with an addend have the sum, by configuration.
-
-        The n devices with equal boxes run a segmented all-reduce: each sends and receives
-        2 (n - 1) / n of the values (Patarasuk and Yuan, 2009), in 2 (n - 1) messages, over the
-        slowest of their links.
-        """
-        longest = np.zeros(len(given.are_sums))
-        for number in np.flatnonzero(given.are_sums):
-            its = np.flatnonzero(given.configurations == number)
-            boxes, group_of = np.unique(
-                np.column_stack([given.begins[its], given.ends[its]]), axis=0, return_inverse=True
-            )
-            for group in range(len(boxes)):
-                rows = its[group_of.ravel() == group]
-                pairs = np.ix_(given.devices[rows], given.devices[rows])
-                share = 2 * (len(rows) - 1) / len(rows) * given.volumes[rows[0]] * item_bytes
-                seconds = share * self.seconds_per_byte[pairs].max()
-                small_s = (self.latency_s + self.message_s)[pairs].max()
-                seconds += 2 * (len(rows) - 1) * small_s
-                longest[number] = max(longest[number], seconds)
-        return longest
-
     def _overlaps(self, given: BoxTable, read: BoxTable) -> npt.NDArray[np.float32]:
         """The number of values that each row of `given` shares with each row of `read`."""
         product: npt.NDArray[np.float32] | None = None

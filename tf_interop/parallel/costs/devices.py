@@ -53,6 +53,10 @@ class DeviceGraph:
         bytes_per_s: rates of large messages.
         latency_s: time that a small message is under way.
         message_s: time that each message adds, where several are sent at once.
+        busy_share: the share of the time of a message in which its devices cannot compute. All of
+            it, if their cores copy it as fast as the link takes it; nothing, if copying engines do.
+        slowdown: how many times as long a device computes while all others do, too, as devices may
+            that share a processor, its power or its memory.
         source: measured if all values were.
         format: always `tf_interop.device_graph`.
         version: version of the format.
@@ -62,6 +66,8 @@ class DeviceGraph:
     bytes_per_s: tuple[tuple[Annotated[float, msgspec.Meta(ge=0)], ...], ...]
     latency_s: tuple[tuple[Seconds, ...], ...]
     message_s: tuple[tuple[Seconds, ...], ...]
+    busy_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.0
     source: ValueSource = ValueSource.MODELLED
     format: str = "tf_interop.device_graph"
     version: int = 1

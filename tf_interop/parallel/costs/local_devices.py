@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,6 +27,8 @@ _MESSAGE_VALUES = (1 << 8, 1 << 20)
 _HOPS = 8
 _MESSAGES_AT_ONCE = 16
 _REPETITIONS = 5
+# So that a call of a device of another process does not count.
+_IN_A_ROW = 4
 # CPUs of one process copy nothing to each other, so only the clock's error is left.
 _LEAST_SECONDS = 1e-6
 
@@ -89,7 +93,7 @@ def check_devices_are_there(devices: Sequence[str]) -> None:
 def measure_devices(names: Sequence[str]) -> DeviceGraph:
     """Measures devices one by one, and the links between them.
 
-    This takes about a second for each device: one large convolution and one large copy, then
+    This takes about a second for each device: large convolutions and large copies, then
     messages of two sizes, and several at once, to and from each other device. A function call sends
     messages back and forth; the time of the same copies on one device is subtracted. The plugin is
     off meanwhile.
@@ -108,48 +112,101 @@ def measure_devices(names: Sequence[str]) -> DeviceGraph:
 
 def _measure(names: Sequence[str]) -> DeviceGraph:
     devices = tuple(map(_measure_device, names, full_device_names(names)))
+    convolution = _time(_convolution(names[0]))
+    core_count = convolution.core_seconds / convolution.seconds
     bytes_per_s, latency_s, message_s = np.zeros((3, len(names), len(names)))
+    shares = []
     for first, second in itertools.combinations(range(len(names)), 2):
-        small, large = (_time_hop(names[first], names[second], each) for each in _MESSAGE_VALUES)
-        many = _time_hop(names[first], names[second], _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
-        next_s = min(max(many - small, 0.0) / (_MESSAGES_AT_ONCE - 1), max(small, _LEAST_SECONDS))
+        pair = names[first], names[second]
+        small, large = (_time_hop(*pair, each) for each in _MESSAGE_VALUES)
+        many = _time_hop(*pair, _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
+        small_s = max(small.seconds, _LEAST_SECONDS)
+        next_s = min(max(many.seconds - small.seconds, 0.0) / (_MESSAGES_AT_ONCE - 1), small_s)
         values = _MESSAGE_VALUES[1] - _MESSAGE_VALUES[0]
+        sending_s = max(large.seconds - small.seconds, _LEAST_SECONDS)
         both = [first, second], [second, first]
-        bytes_per_s[both] = values * tf.float32.size / max(large - small, _LEAST_SECONDS)
-        latency_s[both] = max(small, _LEAST_SECONDS) - next_s
+        bytes_per_s[both] = values * tf.float32.size / sending_s
+        latency_s[both] = small_s - next_s
         message_s[both] = next_s
+        pools = {devices[first].pool, devices[second].pool}
+        if first == 0 and len(pools) == 2 and None not in pools:
+            # Of the cores that compute.
+            shares.append(min(max(large.core_seconds / core_count, 0.0) / sending_s, 1.0))
     rates, latencies, messages = (
         tuple(map(tuple, each.tolist())) for each in (bytes_per_s, latency_s, message_s)
     )
-    return DeviceGraph(devices, rates, latencies, messages, ValueSource.MEASURED)
+    return DeviceGraph(
+        devices,
+        rates,
+        latencies,
+        messages,
+        statistics.mean(shares or [0.0]),
+        _slowdown(devices),
+        ValueSource.MEASURED,
+    )
+
+
+def _slowdown(devices: Sequence[Device]) -> float:
+    """How many times as long a convolution takes while one of each pool computes it, too."""
+    of_pools = {each.pool or each.name: each.name for each in reversed(devices)}
+    convolutions = [_convolution(name) for name in of_pools.values()]
+    together = functools.partial(_time, lambda: tf.stack([each() for each in convolutions]))
+    alone = functools.partial(_time, convolutions[-1])
+    # In turns, because the speed of a shared machine changes.
+    turns = [(together().seconds, alone().seconds) for _ in range(_REPETITIONS)]
+    together_s, alone_s = map(min, zip(*turns, strict=True))
+    return max(together_s / alone_s, 1.0)
+
+
+def _convolution(name: str) -> Callable[[], tf.Tensor]:
+    with tf.device(name):
+        image, filter_ = tf.random.normal(_IMAGE), tf.random.normal(_FILTER)
+
+    def convolve() -> tf.Tensor:
+        with tf.device(name):
+            x = image
+            for _ in range(_IN_A_ROW):
+                x = tf.nn.conv2d(x, filter_, 1, "SAME")
+            return tf.reduce_max(x)
+
+    return convolve
 
 
 def _measure_device(name: str, full_name: str) -> Device:
     with tf.device(name):
-        image, filter_ = tf.random.normal(_IMAGE), tf.random.normal(_FILTER)
         values = tf.zeros([_COPIED_VALUES])
-
-    def convolve() -> tf.Tensor:
-        with tf.device(name):
-            return tf.reduce_max(tf.nn.conv2d(image, filter_, 1, "SAME"))
 
     def copy() -> tf.Tensor:
         with tf.device(name):
-            return tf.roll(values, 1, 0)[0]
+            x = values
+            for _ in range(_IN_A_ROW):
+                x = tf.roll(x, 1, 0)
+            return x[0]
 
     spec = tf.DeviceSpec.from_string(full_name)
     is_cpu = spec.device_type == "CPU"
     return Device(
         name,
-        multiply_adds_per_s=_MULTIPLY_ADDS / _time(convolve),
-        memory_bytes_per_s=2 * _COPIED_VALUES * tf.float32.size / _time(copy),
+        multiply_adds_per_s=_IN_A_ROW * _MULTIPLY_ADDS / _time(_convolution(name)).seconds,
+        memory_bytes_per_s=_IN_A_ROW * 2 * _COPIED_VALUES * tf.float32.size / _time(copy).seconds,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if is_cpu else None,
         pool=f"CPUs of /job:{spec.job}/task:{spec.task}" if is_cpu else None,
     )
 
 
-def _time_hop(first: str, second: str, value_count: int, message_count: int = 1) -> float:
-    """The time until messages of float32 values, sent at once, are all there, in seconds."""
+class _Time(NamedTuple):
+    """The time of a call, and the time that cores worked for this process meanwhile."""
+
+    seconds: float
+    core_seconds: float
+
+
+def _time_hop(first: str, second: str, value_count: int, message_count: int = 1) -> _Time:
+    """The time until messages of float32 values, sent at once, are all there.
+
+    The first device is one of this process, so the time of cores is that of one end of a message:
+    it sends half of them, and receives the others.
+    """
     with tf.device(first):
         values = [tf.zeros([value_count]) for _ in range(message_count)]
 
@@ -161,17 +218,21 @@ def _time_hop(first: str, second: str, value_count: int, message_count: int = 1)
         with tf.device(first):
             return tf.add_n([each[0] for each in here])
 
-    back_and_forth = _time(lambda: go((second, first)))
-    return (back_and_forth - _time(lambda: go((first, first)))) / _HOPS
+    there, here = _time(lambda: go((second, first))), _time(lambda: go((first, first)))
+    return _Time(
+        (there.seconds - here.seconds) / _HOPS,
+        (there.core_seconds - here.core_seconds / 2) / _HOPS,
+    )
 
 
-def _time(run: Callable[[], tf.Tensor]) -> float:
-    """The median time until a function's result is there, in seconds."""
+def _time(run: Callable[[], tf.Tensor]) -> _Time:
+    """The least time until a function's result is there, because others may use the machine."""
     run = tf.function(run, autograph=False)
     run().numpy()
-    seconds = []
+    times = []
     for _ in range(_REPETITIONS):
-        start = time.perf_counter()
+        start, core_start = time.perf_counter(), time.process_time()
         run().numpy()
-        seconds.append(time.perf_counter() - start)
-    return max(statistics.median(seconds), _LEAST_SECONDS)
+        times.append((time.perf_counter() - start, time.process_time() - core_start))
+    seconds, core_seconds = min(times)
+    return _Time(max(seconds, _LEAST_SECONDS), core_seconds)

@@ -2,12 +2,12 @@
 
 The model is that of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural
 Networks" (ICML 2018), section 4: layers run one after another, each takes the time of its busiest
-device, and messages between them add to that. The messages follow from boxes; nothing here knows
-any op type.
+device, and messages between them add to that. Messages with parameters and their gradients travel
+while devices compute, as far as that does not take their cores: the longer of the two counts. The
+messages follow from boxes; nothing here knows any op type.
 
 Parameters are read and updated where they are, as in the rewritten graph: each device has its share
-of a large one, and all other parameters are on one device. With `parameters_stay` each device keeps
-the parameters of its parts, and all-reduce adds gradients, as in the papers.
+of a large one, and all other parameters are on one device.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ from tf_interop.parallel.op_parts import Operation, box_at, divide, extents_of
 from tf_interop.parallel.parted_graph import LayerDivision, is_copied
 from tf_interop.parallel.regions import volume, whole
 from tf_interop.parallel.search.bounds import total_cost
-from tf_interop.parallel.search.minimize import SearchProblem
+from tf_interop.parallel.search.minimize import SearchProblem, SearchResult, minimize
 from tf_interop.parallel.types import Degrees
+
+_MAX_WEIGHTS = 8
+_NEGLIGIBLE = 1e-3
+"""A step that is longer by a smaller share counts as no longer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -57,14 +61,38 @@ class LayerCosts:
     memory: Floats
     are_measured: Booleans
 
-    @property
-    def total_s(self) -> Floats:
-        """The sum of the three times."""
-        return self.compute_s + self.inner_s + self.parameters_s
-
     def place_of(self, degrees: Degrees) -> int:
         """The index of a configuration."""
         return self.configurations.index(degrees)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StepTimes:
+    """The times that a step consists of.
+
+    Attributes:
+        compute_s: time of computing.
+        awaited_s: time of messages that a layer waits for.
+        parameters_s: time of messages with parameters and their gradients. They travel while
+            devices compute.
+        busy_share: the share of `parameters_s` in which devices cannot compute.
+    """
+
+    compute_s: float
+    awaited_s: float
+    parameters_s: float
+    busy_share: float
+
+    @property
+    def free_s(self) -> float:
+        """The time of messages in which devices can compute."""
+        return (1 - self.busy_share) * self.parameters_s
+
+    @property
+    def step_s(self) -> float:
+        """The time of the step."""
+        busy_s = self.busy_share * self.parameters_s
+        return self.awaited_s + busy_s + max(self.compute_s, self.free_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -74,10 +102,12 @@ class DivisionCosts:
     Attributes:
         layers: in the order of the graph's layers.
         edges: seconds by the configurations of two layers, the lower number first.
+        busy_share: see `DeviceGraph`.
     """
 
     layers: tuple[LayerCosts, ...]
     edges: Mapping[tuple[int, int], Floats]
+    busy_share: float
 
     def scaled_to(self, step_s: float) -> DivisionCosts:
         """The same with times of computing scaled so that one device takes `step_s` for all."""
@@ -87,18 +117,63 @@ class DivisionCosts:
         )
         return dataclasses.replace(self, layers=tuple(scaled))
 
-    def problem(self, memory_limits: Sequence[float] | None = None) -> SearchProblem:
-        """The problem for the search, with limits in bytes by device."""
+    def minimize(self, memory_limits: Sequence[float] | None = None) -> SearchResult:
+        """Finds the choice with the shortest step, with limits in bytes by device.
+
+        The search adds up costs, but a step takes the longer of two sums. A weighted mean of the
+        two is never longer, so its least value is a bound of the step, for each weight (Lagrange
+        multipliers). Bisection finds the weight with the highest bound.
+
+        Raises:
+            PlanError: the search found no choice within the memory limits.
+        """
+        best, bound = None, 0.0
+        # Of steps in which computing takes longer, the one that sends least is found.
+        low, high = _NEGLIGIBLE, 1.0
+        for attempt in range(_MAX_WEIGHTS):
+            weight = (low, high, (low + high) / 2)[min(attempt, 2)]
+            found = minimize(self._problem(weight, memory_limits))
+            times = self.times(found.choice)
+            bound = max(bound, found.bound)
+            if best is None or times.step_s < best.cost:
+                best = dataclasses.replace(found, cost=times.step_s)
+            if bound >= best.cost * (1 - _NEGLIGIBLE):
+                bound = best.cost
+                break
+            if times.free_s > times.compute_s:
+                low = weight
+            else:
+                high = weight
+        assert best is not None
+        return dataclasses.replace(best, bound=bound)
+
+    def _problem(self, weight: float, memory_limits: Sequence[float] | None) -> SearchProblem:
+        """The problem of the search with a weight of the messages that nothing waits for."""
+        of_parameters = self.busy_share + weight * (1 - self.busy_share)
         return SearchProblem(
-            tuple(layer.total_s for layer in self.layers),
+            tuple(
+                layer.inner_s + (1 - weight) * layer.compute_s + of_parameters * layer.parameters_s
+                for layer in self.layers
+            ),
             self.edges,
             tuple(layer.memory for layer in self.layers),
             None if memory_limits is None else np.asarray(memory_limits, np.float64),
         )
 
+    def times(self, choice: Sequence[int]) -> StepTimes:
+        """The times of a step with a choice of configurations."""
+        awaited_s = total_cost([layer.inner_s for layer in self.layers], self.edges, choice)
+        pairs = list(zip(self.layers, choice, strict=True))
+        return StepTimes(
+            sum(float(layer.compute_s[its]) for layer, its in pairs),
+            awaited_s,
+            sum(float(layer.parameters_s[its]) for layer, its in pairs),
+            self.busy_share,
+        )
+
     def seconds(self, choice: Sequence[int]) -> float:
-        """The time of a choice of configurations."""
-        return total_cost([layer.total_s for layer in self.layers], self.edges, choice)
+        """The time of a step with a choice of configurations."""
+        return self.times(choice).step_s
 
     def memory(self, choice: Sequence[int]) -> tuple[int, ...]:
         """The bytes that each device needs."""
@@ -140,8 +215,6 @@ def find_costs(
     devices: DeviceGraph,
     device_of_node: Sequence[int],
     measured: MeasuredParts | None = None,
-    *,
-    parameters_stay: bool = False,
 ) -> DivisionCosts:
     """Finds the costs of all configurations of all layers of a graph.
 
@@ -151,11 +224,8 @@ def find_costs(
         device_of_node: the number of each node's own device. A device outside `devices` counts as
             the first.
         measured: measured times of convolutions. All others follow from the rates of the devices.
-        parameters_stay: whether each device keeps the parameters of its parts, and all-reduce adds
-            their gradients. Inputs are then where they are read. Only parameters, inputs and
-            updates may be in no layer.
     """
-    return _Costing(layers, devices, device_of_node, measured, parameters_stay).run()
+    return _Costing(layers, devices, device_of_node, measured).run()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +252,6 @@ class _Costing:
         devices: DeviceGraph,
         device_of_node: Sequence[int],
         measured: MeasuredParts | None,
-        parameters_stay: bool,
     ) -> None:
         self._layers, self._view = layers, layers.view
         self._count = len(devices.devices)
@@ -190,7 +259,7 @@ class _Costing:
         self._rates = np.array([each.multiply_adds_per_s for each in devices.devices])
         self._memory_rates = np.array([each.memory_bytes_per_s for each in devices.devices])
         self._measured = measured
-        self._parameters_stay = parameters_stay
+        self._busy_share, self._slowdown = devices.busy_share, devices.slowdown
         self._links = Links(devices)
         self._tables = BoxTables()
         self._pools = np.array(devices.pools)
@@ -210,18 +279,19 @@ class _Costing:
         self._add_variables(sums)
         for tensor, by_layer in self._readers.items():
             self._add_tensor(tensor, by_layer, sums, edges)
-        return DivisionCosts(sums, edges)
+        return DivisionCosts(sums, edges, self._busy_share)
 
     def _computing(self, layer: Layer, configurations: tuple[Degrees, ...]) -> LayerCosts:
         """The costs of a layer, without sending or keeping tensors."""
         tables = [self._node_tables[node] for node in layer.nodes]
         seconds = np.sum([each.seconds for each in tables], axis=0)
         of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in set(self._pools)]
+        are_divided = np.array([each.count > 1 for each in configurations])
         inner_s, parameters_s = np.zeros((2, len(configurations)))
         return LayerCosts(
             layer.name,
             configurations,
-            np.max(of_pools, axis=0),
+            np.max(of_pools, axis=0) * np.where(are_divided, self._slowdown, 1.0),
             inner_s,
             parameters_s,
             np.zeros_like(seconds),
@@ -279,11 +349,8 @@ class _Costing:
                 assert owner is not None
                 places = {self._device_of_node[node] for node, _ in readers}
                 read = self._tables.make_whole(shape, places)
-                sums[owner].parameters_s[:] += (
-                    self._links.seconds_to_add(given, item_bytes)
-                    if self._parameters_stay
-                    else self._send(given, read, item_bytes, is_awaited=False)[:, 0]
-                )
+                sending = self._send(given, read, item_bytes, is_awaited=False)
+                sums[owner].parameters_s[:] += sending[:, 0]
                 continue
             read = self._tables.join(
                 self._node_tables[node].parts.reads[at] for node, at in readers
@@ -297,12 +364,10 @@ class _Costing:
                 elif given is not read:
                     sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
+                sending = self._send(given, read, item_bytes, is_awaited=False)
+                sums[layer].parameters_s[:] += sending[0]
                 held = item_bytes * read.volumes_of_devices(self._count)
-                if not self._parameters_stay:
-                    # Parameters are on their way while earlier layers compute.
-                    sending = self._send(given, read, item_bytes, is_awaited=False)
-                    sums[layer].parameters_s[:] += sending[0]
-                    held[:, home] = 0
+                held[:, home] = 0
                 sums[layer].memory[:] += held
             else:
                 seconds = self._send(given, read, item_bytes)
@@ -311,7 +376,7 @@ class _Costing:
                 edges[pair] = edges[pair] + seconds if pair in edges else seconds
                 if tensor in self._alive:
                     sums[layer].memory[:] += self._gathered(read, layer, shape, item_bytes)
-        if owner is None and not self._parameters_stay:
+        if owner is None:
             # The tensor also stays on its own device, however it is divided.
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
