@@ -23,10 +23,11 @@ from python.benchmarks.result_file import Case
 from tf_interop.graph.time_limit import collection_pause
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.parallel.costs.devices import Device, DeviceGraph, uniform_device_graph
-from tf_interop.parallel.costs.tables import find_costs
+from tf_interop.parallel.costs.tables import DivisionCosts, find_costs
 from tf_interop.parallel.explain import DATA, WHOLE, baselines
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import prepare
+from tf_interop.parallel.lookup import batch_size_of_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 
 GPUS_OF_NODE = 4
@@ -94,7 +95,7 @@ def training_layers(model: Any, batch_size: int) -> LayerGraph:
     images = tf.TensorSpec((batch_size, *model.input_shape[1:]))
     function = step.get_concrete_function(images)
     traced = trace(function, batch_size=batch_size)
-    return prepare(optimize_graph(traced, None))
+    return prepare(optimize_graph(traced, None), shares="shares")
 
 
 def alexnet() -> tf.keras.Model:
@@ -160,6 +161,21 @@ NETWORKS = {
 }
 
 
+def _images(layers: LayerGraph) -> list[int]:
+    """The nodes that have the batch, or pad it. Each node of GPUs reads its own part."""
+    batch_size = batch_size_of_layers(layers)
+    shapes = [layers.properties.output_shape(node, 0) for node in range(len(layers.view))]
+    return [
+        node
+        for node, shape in enumerate(shapes)
+        if node not in layers.layer_of and shape and len(shape) == 4 and shape[0] == batch_size
+    ]
+
+
+def _costs(layers: LayerGraph, devices: DeviceGraph) -> DivisionCosts:
+    return find_costs(layers, devices, [0] * len(layers.view), everywhere=_images(layers))
+
+
 def sent_bytes(layers: LayerGraph, division: Mapping[str, LayerDivision]) -> int:
     """The bytes sent between nodes in a step."""
     sent = part_graph(layers, division, [0] * len(layers.view)).sent_bytes
@@ -172,7 +188,7 @@ def measure(name: str) -> dict[str, Any]:
     share = float(fractions.Fraction(reached))
     layers = training_layers(NETWORKS[network](), IMAGES_OF_GPU * GPUS)
     devices = cluster(P100, GPUS, share)
-    costs = find_costs(layers, devices, [0] * len(layers.view))
+    costs = _costs(layers, devices)
     choices = {each: costs.choice_of(degrees) for each, degrees in baselines(layers, GPUS).items()}
     one_s = costs.seconds(choices.pop(WHOLE))
     speedups = {each: one_s / costs.seconds(choice) for each, choice in choices.items()}
@@ -214,7 +230,7 @@ def measure_scaling(name: str) -> dict[str, Any]:
     network, _, devices_in_words = name.partition(" on ")
     count = int(devices_in_words)
     layers = training_layers(RESIDUAL_NETWORKS[network](), IMAGES_AT_FIXED_BATCH)
-    costs = find_costs(layers, cluster(V100, count), [0] * len(layers.view))
+    costs = _costs(layers, cluster(V100, count))
     by_strategy = baselines(layers, count)
     whole, data = (costs.choice_of(by_strategy[each]) for each in (WHOLE, DATA))
     result = costs.minimize()
@@ -263,7 +279,7 @@ def measure_time(name: str) -> dict[str, Any]:
     )
     with collection_pause():  # as make_division does
         start = time.process_time()
-        costs = find_costs(layers, devices, [0] * len(layers.view))
+        costs = _costs(layers, devices)
         costs_s = time.process_time() - start
         start = time.process_time()
         result = costs.minimize()

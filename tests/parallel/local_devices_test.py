@@ -85,7 +85,7 @@ def test_the_time_of_a_message_is_that_of_the_hops_alone(monkeypatch: pytest.Mon
 
 
 def test_devices_slow_each_other_by_their_fastest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    times = iter([3.0, 2.0, 9.0, 1.0, 2.5, 1.0, 1.0, 4.0, 2.0, 1.0])
+    times = iter([3.0, 2.0, 9.0, 1.0, 2.5, 1.0, 4.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr(local_devices, "_time", lambda run: local_devices._Time(next(times), 0.0))
     devices = [Device(f"/device:CPU:{at}", 1.0, 1.0, pool=f"pool {at}") for at in range(2)]
     assert local_devices._slowdown(devices) == 2.0

@@ -137,7 +137,8 @@ def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> tuple[float,
                 parts = parts_of(layers, source, chosen[layer_of[source]])
                 boxes = tuple(Part(part.place, part.gives[port]) for part in parts)
                 given[tensor] = PartedTensor(shape, boxes, are_addends(parts))
-                if layer is None:
+                # Nobody needs the sizes of gradients, because their parts know them.
+                if layer is None and view.ops[node] not in ("Shape", "ShapeN"):
                     reads[tensor, None].add((home_of(node), whole(shape)))
             elif layer is not None:
                 shape = layers.operations[node].input_shapes[at]
@@ -243,6 +244,37 @@ def test_memory_holds_parameters_and_live_tensors_at_the_peak() -> None:
     gathered = costs.choice_of([Degrees(sample=2), Degrees(filter=2)])
     both = alive / 2 + 128 / 2
     assert costs.memory(gathered) == (fixed + both, 48 + 192 + 32 + both, 0, 0)
+
+
+def test_what_is_everywhere_is_not_sent() -> None:
+    layers = layers_of(two_products, ["result"])
+    home = [0] * len(layers.view)
+    batch = layers.view.index_of["x"]
+    [sent, _] = find_costs(layers, DEVICES, home).layers
+    [there, _] = find_costs(layers, DEVICES, home, everywhere=[batch]).layers
+    place = sent.place_of(Degrees(sample=2))
+    seconds = 4 * 4 * 6 / 2 / DEVICES.bytes_per_s[0][1] + DEVICES.message_s[0][1]
+    assert sent.parameters_s[place] - there.parameters_s[place] == pytest.approx(seconds)
+    # Each device holds the samples that it reads, and nothing else.
+    assert sent.memory[place][0] - there.memory[place][0] == 4 * 4 * 6 / 2
+    assert sent.memory[place][1] == there.memory[place][1]
+
+
+def test_sizes_of_gradients_need_no_tensor() -> None:
+    def network_with_sizes() -> list[tf.Tensor]:
+        x = convolution(image(4, 8, 8, 4), 8, "a")
+        sizes = tf.shape(tf.nn.relu(x, name="r"), name="sizes")
+        return [x, sizes]
+
+    layers = layers_of(network_with_sizes, ["sizes"])
+    [costs, *_] = find_costs(layers, DEVICES, [0] * len(layers.view)).layers
+    halves = costs.place_of(Degrees(sample=2))
+    image_s = 4 * 4 * 8 * 8 * 4 / 2 / DEVICES.bytes_per_s[0][1] + DEVICES.message_s[0][1]
+    assert costs.parameters_s[halves] >= image_s
+    with_result = find_costs(
+        layers_of(lambda: convolution(image(4, 8, 8, 4), 8, "a")), DEVICES, [0] * 99
+    ).layers[0]
+    assert costs.parameters_s[halves] == pytest.approx(with_result.parameters_s[halves])
 
 
 def test_configurations_divide_all_axes_over_a_share_of_the_devices() -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -33,6 +33,7 @@ from tf_interop.parallel.search.bounds import total_cost
 from tf_interop.parallel.search.minimize import SearchProblem, SearchResult, minimize
 from tf_interop.parallel.types import Degrees
 
+_SHAPE_OPS = frozenset({"Shape", "ShapeN"})
 _MAX_WEIGHTS = 8
 _NEGLIGIBLE = 1e-3
 """A step that is longer by a smaller share counts as no longer."""
@@ -215,6 +216,7 @@ def find_costs(
     devices: DeviceGraph,
     device_of_node: Sequence[int],
     measured: MeasuredParts | None = None,
+    everywhere: Collection[int] = (),
 ) -> DivisionCosts:
     """Finds the costs of all configurations of all layers of a graph.
 
@@ -224,8 +226,10 @@ def find_costs(
         device_of_node: the number of each node's own device. A device outside `devices` counts as
             the first.
         measured: measured times of convolutions. All others follow from the rates of the devices.
+        everywhere: nodes in no layer whose results are where they are read, such as a batch of
+            which each host reads its own part.
     """
-    return _Costing(layers, devices, device_of_node, measured).run()
+    return _Costing(layers, devices, device_of_node, measured, everywhere).run()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -252,13 +256,14 @@ class _Costing:
         devices: DeviceGraph,
         device_of_node: Sequence[int],
         measured: MeasuredParts | None,
+        everywhere: Collection[int],
     ) -> None:
         self._layers, self._view = layers, layers.view
         self._count = len(devices.devices)
         self._device_of_node = [each if each < self._count else 0 for each in device_of_node]
         self._rates = np.array([each.multiply_adds_per_s for each in devices.devices])
         self._memory_rates = np.array([each.memory_bytes_per_s for each in devices.devices])
-        self._measured = measured
+        self._measured, self._everywhere = measured, everywhere
         self._busy_share, self._slowdown = devices.busy_share, devices.slowdown
         self._links = Links(devices)
         self._tables = BoxTables()
@@ -322,6 +327,8 @@ class _Costing:
                 is_of_layer = layer is not None or tensor[0] in layer_of
                 if not is_of_layer or is_copied(self._layers, tensor[0]):
                     continue
+                if layer is None and view.ops[node] in _SHAPE_OPS:
+                    continue  # of gradients, whose parts do not need it
                 # Parts read nothing of vectors of sizes.
                 if layer is None or self._node_tables[node].parts.reads[place].volumes.any():
                     readers[tensor][layer].append((node, place))
@@ -364,10 +371,11 @@ class _Costing:
                 elif given is not read:
                     sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
-                sending = self._send(given, read, item_bytes, is_awaited=False)
-                sums[layer].parameters_s[:] += sending[0]
                 held = item_bytes * read.volumes_of_devices(self._count)
-                held[:, home] = 0
+                if tensor[0] not in self._everywhere:
+                    sending = self._send(given, read, item_bytes, is_awaited=False)
+                    sums[layer].parameters_s[:] += sending[0]
+                    held[:, home] = 0
                 sums[layer].memory[:] += held
             else:
                 seconds = self._send(given, read, item_bytes)
@@ -376,7 +384,7 @@ class _Costing:
                 edges[pair] = edges[pair] + seconds if pair in edges else seconds
                 if tensor in self._alive:
                     sums[layer].memory[:] += self._gathered(read, layer, shape, item_bytes)
-        if owner is None:
+        if owner is None and tensor[0] not in self._everywhere:
             # The tensor also stays on its own device, however it is divided.
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
