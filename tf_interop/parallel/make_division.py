@@ -69,10 +69,7 @@ def make_division(
     whole = costs.choice_of(strategies[WHOLE])
     whole_s, best_s = costs.seconds(whole), costs.seconds(found.choice)
     choice, why_whole = found.choice, ""
-    fits = limits is None or all(
-        need <= limit for need, limit in zip(costs.memory(whole), limits, strict=True)
-    )
-    if fits and best_s >= whole_s * (1 - _LEAST_GAIN):
+    if costs.fits(whole, limits) and best_s >= whole_s * (1 - _LEAST_GAIN):
         choice = whole
         why_whole = (
             f"nothing is faster in the model by {_LEAST_GAIN:.0%} than one device "

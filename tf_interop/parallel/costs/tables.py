@@ -119,16 +119,18 @@ class DivisionCosts:
         return dataclasses.replace(self, layers=tuple(scaled))
 
     def minimize(self, memory_limits: Sequence[float] | None = None) -> SearchResult:
-        """Finds the choice with the shortest step, with limits in bytes by device.
+        """Finds a choice with a short step, with limits in bytes by device.
 
         The search adds up costs, but a step takes the longer of two sums. A weighted mean of the
         two is never longer, so its least value is a bound of the step, for each weight (Lagrange
-        multipliers). Bisection finds the weight with the highest bound.
+        multipliers). Bisection finds the weight with the highest bound. There one choice computes
+        longer and another sends longer. Between them are those that are like one in the first
+        layers, and like the other in the last ones.
 
         Raises:
             PlanError: the search found no choice within the memory limits.
         """
-        best, bound = None, 0.0
+        bound, found, ends = 0.0, None, {}
         # Of steps in which computing takes longer, the one that sends least is found.
         low, high = _NEGLIGIBLE, 1.0
         for attempt in range(_MAX_WEIGHTS):
@@ -136,17 +138,28 @@ class DivisionCosts:
             found = minimize(self._problem(weight, memory_limits))
             times = self.times(found.choice)
             bound = max(bound, found.bound)
-            if best is None or times.step_s < best.cost:
-                best = dataclasses.replace(found, cost=times.step_s)
-            if bound >= best.cost * (1 - _NEGLIGIBLE):
-                bound = best.cost
-                break
-            if times.free_s > times.compute_s:
-                low = weight
-            else:
-                high = weight
-        assert best is not None
-        return dataclasses.replace(best, bound=bound)
+            sends_longer = times.free_s > times.compute_s
+            ends[sends_longer] = found.choice
+            if bound >= times.step_s * (1 - _NEGLIGIBLE):
+                return dataclasses.replace(found, cost=times.step_s, bound=times.step_s)
+            low, high = (weight, high) if sends_longer else (low, weight)
+        assert found is not None
+        first, last = ends.get(False, found.choice), ends.get(True, found.choice)
+        choices = [
+            (*one[:place], *other[place:])
+            for one, other in ((first, last), (last, first))
+            for place in range(len(first))
+        ]
+        fitting = [each for each in choices if self.fits(each, memory_limits)]
+        choice = min(fitting, key=self.seconds)
+        cost = self.seconds(choice)
+        return dataclasses.replace(found, choice=choice, cost=cost, bound=min(bound, cost))
+
+    def fits(self, choice: Sequence[int], limits: Sequence[float] | None) -> bool:
+        """Whether a choice keeps to limits in bytes by device."""
+        return limits is None or all(
+            need <= limit for need, limit in zip(self.memory(choice), limits, strict=True)
+        )
 
     def _problem(self, weight: float, memory_limits: Sequence[float] | None) -> SearchProblem:
         """The problem of the search with a weight of the messages that nothing waits for."""
