@@ -212,14 +212,17 @@ CASE = Case(
     says="**Modelled, not measured**: training steps on four nodes of four P100, with 32 images "
     "for each GPU, if messages between nodes reach a share of the network's rate (100 Gb/s, which "
     "four GPUs share). The table has the throughput of each division of the layers, as a multiple "
-    "of one GPU's, and what is sent between nodes in a step. Each GPU keeps the parameters of its "
-    "parts, and all-reduce adds gradients: after everything else, or beside it (overlapped). Batch "
-    "normalization is left out. python/benchmarks/parallel_papers.py has the rates of the devices "
-    "and marks those that are assumed. On such devices, Jia et al. (ICML 2018) measured layer by "
-    "layer as 1.4 to 2.2 times as fast as the best of the others; it sent 1.3 to 23 times "
-    "less. The model gives 1.4 for AlexNet at the full rate, 2.3 at a quarter of it, and 1.5 for "
-    "the others at an eighth: the rate that messages reach between nodes is the assumption that "
-    "decides. Between nodes it sends 1.2 to 21 times less than data parallelism.",
+    "of one GPU's, and what is sent between nodes in a step. The costs are those of "
+    "tf_interop.parallelize: each GPU keeps a share of the parameters and updates it, and "
+    "parameters and gradients travel while GPUs compute, or, without overlap, after that. Each "
+    "node reads its own images. Batch normalization is left out. "
+    "python/benchmarks/parallel_papers.py has the rates of the devices and marks those that are "
+    "assumed. On such devices, Jia et al. (ICML 2018) measured layer by layer as 1.4 to 2.2 times "
+    "as fast as the best of the others; it sent 1.3 to 23 times less. The model gives 1.6 for "
+    "AlexNet at the full rate and 2.3 at a quarter of it, and 1.4 and 1.5 for the others at an "
+    "eighth: the rate that messages reach between nodes is the assumption that decides. At higher "
+    "rates everything that data parallelism sends for them is hidden, so the plan is the same and "
+    "sends as much; elsewhere it sends 1.5 to 14 times less than data parallelism.",
     networks=tuple(f"{network} at {share}" for network in NETWORKS for share in _SHARES),
     measure=measure,
 )
@@ -249,12 +252,12 @@ SCALING_CASE = Case(
     title="More GPUs than images, modelled",
     says="**Modelled, not measured**: training steps of 8 images in all on nodes of four V100, as "
     "multiples of one GPU's throughput, and the memory of the GPU that needs most: parameters, and "
-    "activations at the graph's peak. Dividing the batch ends at eight GPUs. It is slower than one "
-    "GPU there, because all-reduce of all gradients takes longer than one image. Layer by layer "
+    "activations at the graph's peak. Dividing the batch ends at eight GPUs. It gains little "
+    "there, because all gradients take longer to send than an image to compute. Layer by layer "
     "divides images, channels and filters, too, or leaves layers on fewer GPUs. The second network "
     "has twice as many channels. On such devices, Dryden et al. (SC 2019) measured training of "
     "residual networks as up to 4.1 times as fast as by dividing the batch. Batch normalization is "
-    "left out, and nothing overlaps.",
+    "left out. Parameters and gradients travel while GPUs compute.",
     networks=tuple(
         f"{network} on {count}"
         for network in ("ResNet50", "wide ResNet50")

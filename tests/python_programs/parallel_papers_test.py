@@ -31,20 +31,19 @@ def networks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slower_network_raises_the_gain_of_layer_by_layer() -> None:
     fast, slow = (parallel_papers.measure(f"small at {share}") for share in ("1", "1/8"))
     for row in (fast, slow):
-        assert row["search"] == "exact"
         others = [row[each] for each in ("data", "model", "one weird trick")]
-        assert row["layer by layer"] == pytest.approx(row["to_best_other"] * max(others))
-        assert row["to_best_other, overlapped"] >= 1
-    assert slow["to_best_other"] > fast["to_best_other"]
-    # A ring of all GPUs leaves each of the four nodes once.
+        assert row["layer by layer"] == pytest.approx(row["to best other"] * max(others))
+        assert row["to best other, without overlap"] >= 1
+    assert slow["to best other"] > fast["to best other"]
+    # A GPU gets parameters from the twelve GPUs of other nodes, and sends them its gradients.
     byte_count = 4 * small_network().count_params()
-    assert fast["data GB"] == pytest.approx(2 * 15 / 16 * 4 * byte_count / 1e9)
+    assert fast["data GB"] == pytest.approx(2 * 12 * byte_count / 1e9, rel=0.05)
 
 
 def test_more_gpus_than_images() -> None:
     row = parallel_papers.measure_scaling("small on 16")
     assert row["layer by layer"] == pytest.approx(row["to_data"] * row["data"])
     assert row["to_data"] > 1
-    # Dividing the batch keeps all parameters on each GPU.
+    # Dividing the batch over eight leaves each GPU an eighth of the parameters.
     byte_count = 4 * small_network().count_params()
-    assert byte_count / 1e6 < row["data MB"] < 2.1 * byte_count / 1e6  # with a gradient
+    assert byte_count / 8 / 1e6 < row["data MB"] < byte_count / 1e6

@@ -155,7 +155,7 @@ def _slowdown(devices: Sequence[Device]) -> float:
     # In turns, because the speed of a shared machine changes.
     turns = [(together().seconds, alone().seconds) for _ in range(_REPETITIONS)]
     together_s, alone_s = map(min, zip(*turns, strict=True))
-    return max(together_s / alone_s, 1.0)
+    return float(max(together_s / alone_s, 1.0))
 
 
 def _convolution(name: str) -> Callable[[], tf.Tensor]:
