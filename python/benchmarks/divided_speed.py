@@ -241,14 +241,14 @@ CASE = Case(
     says="""
 Training steps of 64 images, with momentum, on processes of a TensorFlow cluster on one machine: two
 with a core each, or four with half a core each. Their connections to a switch are limited to the
-rate in each direction. On one device (whole), with data and model parallelism, with "one weird
-trick", and with the division that tf_interop.parallelize plans. Each has a function of its own;
-they take turns. In brackets is the time that the cost model predicts from the measured speed of the
-devices and the link, and from a step on one device. "Busy share" is the share of the time of a
-message in which a device cannot compute. "Slowdown" is how many times as long a device computes
-while all others do. "Against the best other" is the step of the fastest other
-strategy divided by that of the plan. Where no layer is divided, the plan is the whole graph again,
-and their difference shows the error.
+rate in each direction. They run on one device (whole), with data and model parallelism, with "one
+weird trick", and with the division that tf_interop.parallelize plans. Each has a function of its
+own; they take turns. In brackets is the time that the cost model predicts from the measured speed
+of the devices and the link, and from a step on one device. "Busy share" is the share of the time of
+a message in which a device cannot compute. "Slowdown" is how many times as long a device computes
+while all others do. "Against the best other" is the step of the fastest other strategy divided by
+that of the plan. Where no layer is divided, the plan is the whole graph again, and their difference
+shows the error.
 """,
     networks=tuple(
         f"{network} on {count}, {rate}"
