@@ -177,9 +177,14 @@ def _costs(layers: LayerGraph, devices: DeviceGraph) -> DivisionCosts:
 
 
 def sent_bytes(layers: LayerGraph, division: Mapping[str, LayerDivision]) -> int:
-    """The bytes sent between nodes in a step."""
-    sent = part_graph(layers, division, [0] * len(layers.view)).sent_bytes
-    return sum(count for (a, b), count in sent.items() if a // GPUS_OF_NODE != b // GPUS_OF_NODE)
+    """The bytes sent between nodes in a step, without images."""
+    images = _images(layers)
+    return sum(
+        each.byte_count
+        for each in part_graph(layers, division, [0] * len(layers.view)).transfers
+        if each.source // GPUS_OF_NODE != each.destination // GPUS_OF_NODE
+        and each.tensor[0] not in images
+    )
 
 
 def measure(name: str) -> dict[str, Any]:

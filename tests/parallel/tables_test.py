@@ -48,6 +48,7 @@ DEVICES = DeviceGraph(
     tuple(tuple(1e-5 * (1 + 3 * a + b) for b in range(4)) for a in range(4)),
     tuple(tuple(1e-6 * (2 + a + 3 * b) for b in range(4)) for a in range(4)),
     busy_share=0.25,
+    slowdown=1.5,
 )
 Row = tuple[int, Box]
 """A device, and a box that it computes or reads."""
@@ -120,7 +121,7 @@ def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
             device = DEVICES.devices[part.place]
             seconds = part.multiply_adds / device.multiply_adds_per_s
             of_pools[DEVICES.pools[part.place]] += max(seconds, moved / device.memory_bytes_per_s)
-    return max(of_pools.values())
+    return max(of_pools.values()) * (DEVICES.slowdown if degrees.count > 1 else 1.0)
 
 
 def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> tuple[float, float]:
@@ -320,7 +321,7 @@ def test_a_part_takes_the_measured_time_of_its_convolution(
     devices = tuple(dataclasses.replace(device, **fast) for device in DEVICES.devices)
     [costs] = find_costs(
         layers,
-        dataclasses.replace(DEVICES, devices=devices),
+        dataclasses.replace(DEVICES, devices=devices, slowdown=1.0),
         [0] * len(layers.view),
         MeasuredParts(PROFILE, allow_tf32=allow_tf32),
     ).layers

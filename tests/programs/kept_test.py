@@ -96,18 +96,17 @@ def test_saved_models_and_frozen_graphs(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_step_that_trains_only_the_head_has_stocks_loss() -> None:
+    def losses_of_head() -> list[float]:
+        model = small_model()
+        for layer in model.layers[:-1]:
+            layer.trainable = False
+        model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
+        return [float(model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+
     tf_interop.disable()
-    expected_model = small_model()
-    for layer in expected_model.layers[:-1]:
-        layer.trainable = False
-    expected_model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
-    expected = [float(expected_model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+    expected = losses_of_head()
     tf_interop.enable()
-    model = small_model()
-    for layer in model.layers[:-1]:
-        layer.trainable = False
-    model.compile("sgd", "sparse_categorical_crossentropy", jit_compile=False)
-    losses = [float(model.train_on_batch(IMAGES, LABELS)) for _ in range(4)]
+    losses = losses_of_head()
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 

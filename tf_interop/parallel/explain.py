@@ -112,7 +112,8 @@ def _why(step: StepTimes, chosen: LayerTimes, others: Sequence[LayerTimes]) -> s
     best = min(different, key=with_other_us)
     saved_us = with_other_us(best) - step.step_s * 1e6
     if saved_us < -_LEAST_US:
-        return f"{best.strategy} takes {-saved_us / 1e3:.3g} ms less, but does not fit in memory"
+        less = f"{best.strategy} takes {-saved_us / 1e3:.3g} ms less"
+        return f"{less}, but does not fit in memory, or the search did not find it"
     if saved_us < _LEAST_US:
         return f"no slower than {best.strategy}"
     gains = {part: best.by_name[part] - value for part, value in chosen.by_name.items()}

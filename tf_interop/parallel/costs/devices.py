@@ -53,10 +53,10 @@ class DeviceGraph:
         bytes_per_s: rates of large messages.
         latency_s: time that a small message is under way.
         message_s: time that each message adds, where several are sent at once.
-        busy_share: the share of the time of a message in which its devices cannot compute. All of
-            it, if their cores copy it as fast as the link takes it; nothing, if copying engines do.
-        slowdown: how many times as long a device computes while all others do, too, as devices may
-            that share a processor, its power or its memory.
+        busy_share: the share of the time of a message in which its devices cannot compute: all of
+            it if their cores copy it as fast as the link takes it, none of it if copy engines do.
+        slowdown: how many times as long a device takes to compute while all others compute, because
+            they share a processor, its power or its memory.
         source: measured if all values were.
         format: always `tf_interop.device_graph`.
         version: version of the format.

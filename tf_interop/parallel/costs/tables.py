@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -130,30 +131,31 @@ class DivisionCosts:
         Raises:
             PlanError: the search found no choice within the memory limits.
         """
-        bound, found, ends = 0.0, None, {}
+        bound, found = 0.0, []
+        ends: dict[bool, tuple[int, ...]] = {}  # by whether sending takes longer
         # Of steps in which computing takes longer, the one that sends least is found.
         low, high = _NEGLIGIBLE, 1.0
         for attempt in range(_MAX_WEIGHTS):
             weight = (low, high, (low + high) / 2)[min(attempt, 2)]
-            found = minimize(self._problem(weight, memory_limits))
-            times = self.times(found.choice)
-            bound = max(bound, found.bound)
+            result = minimize(self._problem(weight, memory_limits))
+            found.append(result.choice)
+            times = self.times(result.choice)
+            bound = max(bound, result.bound)
             sends_longer = times.free_s > times.compute_s
-            ends[sends_longer] = found.choice
+            ends[sends_longer] = result.choice
             if bound >= times.step_s * (1 - _NEGLIGIBLE):
-                return dataclasses.replace(found, cost=times.step_s, bound=times.step_s)
+                return dataclasses.replace(result, cost=times.step_s, bound=times.step_s)
             low, high = (weight, high) if sends_longer else (low, weight)
-        assert found is not None
-        first, last = ends.get(False, found.choice), ends.get(True, found.choice)
-        choices = [
+        between = [
             (*one[:place], *other[place:])
-            for one, other in ((first, last), (last, first))
-            for place in range(len(first))
+            for one, other in itertools.permutations(ends.values(), 2)
+            for place in range(1, len(one))
         ]
+        choices = [*found, *between]
         fitting = [each for each in choices if self.fits(each, memory_limits)]
         choice = min(fitting, key=self.seconds)
         cost = self.seconds(choice)
-        return dataclasses.replace(found, choice=choice, cost=cost, bound=min(bound, cost))
+        return dataclasses.replace(result, choice=choice, cost=cost, bound=min(bound, cost))
 
     def fits(self, choice: Sequence[int], limits: Sequence[float] | None) -> bool:
         """Whether a choice keeps to limits in bytes by device."""
