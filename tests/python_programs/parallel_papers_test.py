@@ -37,7 +37,8 @@ def test_a_slower_network_raises_the_gain_of_layer_by_layer() -> None:
     assert slow["to best other"] > fast["to best other"]
     # A GPU gets parameters from the twelve GPUs of other nodes, and sends them its gradients.
     byte_count = 4 * small_network().count_params()
-    assert fast["data GB"] == pytest.approx(2 * 12 * byte_count / 1e9)
+    # Images would be 3 % more, the values of the loss are less than 0.01 %.
+    assert fast["data GB"] == pytest.approx(2 * 12 * byte_count / 1e9, rel=1e-3)
 
 
 def test_more_gpus_than_images() -> None:
