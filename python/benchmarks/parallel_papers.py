@@ -227,7 +227,7 @@ CASE = Case(
     "AlexNet at the full rate and 2.3 at a quarter of it, and 1.4 and 1.5 for the others at an "
     "eighth: the rate that messages reach between nodes is the assumption that decides. At higher "
     "rates everything that data parallelism sends for them is hidden, so the plan is the same and "
-    "sends as much; elsewhere it sends 1.5 to 14 times less than data parallelism.",
+    "sends as much; elsewhere it sends 1.7 to 31 times less than data parallelism.",
     networks=tuple(f"{network} at {share}" for network in NETWORKS for share in _SHARES),
     measure=measure,
 )
