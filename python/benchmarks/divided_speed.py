@@ -213,8 +213,11 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
         "link MB/s": devices.bytes_per_s[0][1] / 1e6,
         "latency ms": devices.latency_s[0][1] * 1e3,
         "message ms": devices.message_s[0][1] * 1e3,
-        "busy share": devices.busy_share,
+        "call ms": devices.call_s * 1e3,
+        "copying ms/message": devices.busy_s_of_message * 1e3,
+        "copying ms/MB": devices.busy_s_of_byte * 1e9,
         "slowdown": devices.slowdown,
+        "memory slowdown": devices.memory_slowdown,
         **{
             f"{name} ms": f"{measured_ms[name]:.3g} ({predicted_ms[name]:.3g})"
             for name in (WHOLE, *(each for each in measured_ms if each != WHOLE))
@@ -244,11 +247,12 @@ with a core each, or four with half a core each. Their connections to a switch a
 rate in each direction. They run on one device (whole), with data and model parallelism, with "one
 weird trick", and with the division that tf_interop.parallelize plans. Each has a function of its
 own; they take turns. In brackets is the time that the cost model predicts from the measured speed
-of the devices and the link, and from a step on one device. "Busy share" is the share of the time of
-a message in which a device cannot compute. "Slowdown" is how many times as long a device computes
-while all others do. "Against the best other" is the step of the fastest other strategy divided by
-that of the plan. Where no layer is divided, the plan is the whole graph again, and their difference
-shows the error.
+of the devices and the link, and from a step on one device. "Call" is how much longer a call takes
+in which others take part. "Copying" is how long a core works for what it sends or receives.
+"Slowdown" is how many times as long a device takes for a convolution while all others compute, and
+"memory slowdown" for reads and writes. "Against the best other" is the step of the fastest other
+strategy divided by that of the plan. Where no layer is divided, the plan is the whole graph again,
+and their difference shows the error.
 """,
     networks=tuple(
         f"{network} on {count}, {rate}"

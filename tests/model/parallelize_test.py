@@ -59,7 +59,8 @@ def _planned(model: Any, **options: Any) -> tuple[GraphDivision, DivisionPredict
 
 def test_beats_the_strategies_for_all_layers(model: Any) -> None:
     # Nothing can be computed while parameters travel.
-    devices = dataclasses.replace(_devices(), busy_share=1.0)
+    devices = _devices()
+    devices = dataclasses.replace(devices, busy_s_of_byte=1 / devices.bytes_per_s[0][1])
     graph, prediction = _planned(model, device_graph=devices, batch_size=32, training=True)
     times = prediction.steps_us
     assert set(times) == {"plan", WHOLE, DATA, MODEL, ONE_WEIRD_TRICK}

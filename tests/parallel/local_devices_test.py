@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import tensorflow as tf
 
 from python.benchmarks.divided_training import make_devices
 from python.benchmarks.result_file import in_new_process
@@ -52,8 +55,8 @@ def test_measures_devices_and_their_links(tmp_path: object) -> None:
         assert 1e7 < device.memory_bytes_per_s < 1e14
     for table in (graph.bytes_per_s, graph.latency_s, graph.message_s):
         assert table[0][1] == table[1][0] >= 0
-    assert graph.busy_share == 0  # they send each other nothing
-    assert graph.slowdown >= 1
+    assert graph.busy_s_of_message == graph.busy_s_of_byte == 0  # they send each other nothing
+    assert graph.slowdown >= 1 and graph.memory_slowdown >= 1
     save_device_graph(graph, tmp_path / "devices.json")
 
 
@@ -76,36 +79,68 @@ def test_the_plugin_is_off_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
         tensorflow_internals.set_plugin_optimizers_option(before)
 
 
-def test_the_time_of_a_message_is_that_of_the_hops_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_of_a_message_is_that_of_the_exchanges_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     times = iter([local_devices._Time(5.0, 4.0), local_devices._Time(1.0, 2.0)])
     monkeypatch.setattr(local_devices, "_time", lambda run: next(times))
-    # Half of the work on one device is the other device's.
-    hop = local_devices._time_hop("/device:CPU:0", "/device:CPU:0", 4, 2)
-    assert hop == (4.0 / 8, 3.0 / 8)
+    # A device sends and receives.
+    exchange = local_devices._time_exchange("/device:CPU:0", "/device:CPU:0", 4, 2)
+    assert exchange == (4.0 / 8, 2.0 / 2 / 8)
+
+
+def test_exchanged_values_travel_in_both_directions() -> None:
+    """All values of an exchange are used, so that TensorFlow leaves no message out."""
+    seen: list[tf.Graph] = []
+
+    def build(run: Callable[[], tf.Tensor]) -> object:
+        seen.append(tf.function(run).get_concrete_function().graph)
+        return local_devices._Time(1.0, 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_devices, "_time", build)
+        local_devices._time_exchange("/device:CPU:0", "/device:CPU:0", 4, count=3)
+    exchange, stay = (
+        [each for each in graph.get_operations() if each.type == "Roll"] for graph in seen
+    )
+    assert (len(exchange), len(stay)) == (6, 3)
+    unused = [each for each in exchange if not each.outputs[0].consumers()]
+    assert not unused
 
 
 def test_devices_slow_each_other_by_their_fastest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([3.0, 2.0, 9.0, 1.0, 2.5, 1.0, 4.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr(local_devices, "_time", lambda run: local_devices._Time(next(times), 0.0))
     devices = [Device(f"/device:CPU:{at}", 1.0, 1.0, pool=f"pool {at}") for at in range(2)]
-    assert local_devices._slowdown(devices) == 2.0
+    make = local_devices._convolution
+    assert local_devices._slowdown(devices, make) == 2.0
 
 
 def test_what_cores_do_while_they_send_is_a_share_of_what_they_compute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two cores, one sends for three of four seconds."""
+    """Of two cores, one sends for three of four seconds, and for 15 more for 15 messages more."""
     times = local_devices._Time
 
-    def hop(first: str, second: str, value_count: int, message_count: int = 1) -> object:
+    def exchange(
+        first: str, second: str, value_count: int, message_count: int = 1, count: int = 8
+    ) -> object:
+        if count == 1:
+            return times(2.5, 0.0)
+        if message_count > 1:
+            return times(31.0, 15.0)
         return times(5.0, 3.0) if value_count > 1000 else times(1.0, 0.0)
 
-    monkeypatch.setattr(local_devices, "_time_hop", hop)
+    monkeypatch.setattr(local_devices, "_time_exchange", exchange)
     monkeypatch.setattr(local_devices, "_time", lambda run: times(1.0, 2.0))
     monkeypatch.setattr(
         local_devices, "_measure_device", lambda name, _: Device(name, 1.0, 1.0, pool=name)
     )
     names = [f"/job:worker/task:{task}/device:CPU:0" for task in range(2)]
     monkeypatch.setattr(local_devices, "_convolution", lambda name: lambda: None)
+    monkeypatch.setattr(local_devices, "_copy", lambda name: lambda: None)
     graph = local_devices._measure(names)
-    assert graph.busy_share == pytest.approx(3 / 2 / 4)
+    large, small = local_devices._MESSAGE_VALUES[1], local_devices._MESSAGE_VALUES[0]
+    assert graph.busy_s_of_byte == pytest.approx(3 / 2 / (4 * (large - small)))
+    assert graph.busy_s_of_message == pytest.approx(1 / 2)
+    assert graph.call_s == 2.5

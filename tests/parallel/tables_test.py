@@ -47,16 +47,20 @@ DEVICES = DeviceGraph(
     tuple(tuple(1e6 * (1 + a + 2 * b) for b in range(4)) for a in range(4)),
     tuple(tuple(1e-5 * (1 + 3 * a + b) for b in range(4)) for a in range(4)),
     tuple(tuple(1e-6 * (2 + a + 3 * b) for b in range(4)) for a in range(4)),
-    busy_share=0.25,
+    busy_s_of_message=3e-6,
+    busy_s_of_byte=2e-7,
+    call_s=1e-4,
     slowdown=1.5,
+    memory_slowdown=1.25,
 )
 Row = tuple[int, Box]
 """A device, and a box that it computes or reads."""
 
 
-def sending_s(given: PartedTensor, reads: Iterable[Row], *, is_awaited: bool = True) -> float:
-    """The time of the device that sends or receives most of a float32 tensor."""
+def sending_s(given: PartedTensor, reads: Iterable[Row]) -> tuple[float, float, float]:
+    """The times of the busiest link and cores for a float32 tensor, and the longest latency."""
     busy: dict[tuple[str, int], float] = collections.defaultdict(float)
+    copying: dict[int, float] = collections.defaultdict(float)
     longest = 0.0
     for device, box in reads:
         for piece in pieces_of(given, box):
@@ -67,7 +71,10 @@ def sending_s(given: PartedTensor, reads: Iterable[Row], *, is_awaited: bool = T
                 longest = max(longest, DEVICES.latency_s[source][device])
                 busy["sent", source] += seconds
                 busy["received", device] += seconds
-    return max(busy.values(), default=0.0) + longest * is_awaited
+                for each in (source, device):
+                    copying[each] += DEVICES.busy_s_of_message
+                    copying[each] += DEVICES.busy_s_of_byte * volume(piece.box) * 4
+    return max(busy.values(), default=0.0), max(copying.values(), default=0.0), longest
 
 
 def network() -> list[tf.Tensor]:
@@ -106,9 +113,17 @@ def parts_of(layers: LayerGraph, node: int, degrees: Degrees) -> Sequence[OpPart
     return [OpPart(reads, gives, lambda maker, _: (), adds, home_of(node))]
 
 
-def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
-    """The computing time of a layer on the busiest pool of devices."""
-    of_pools: dict[int, float] = collections.defaultdict(float)
+def phase_of(layers: LayerGraph, node: int) -> int:
+    """0 in the forward pass, 1 in the backward pass."""
+    return int(node in layers.gradients)
+
+
+def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> list[float]:
+    """The computing time of a layer on the busiest pool of devices, by phase."""
+    of_pools: list[dict[int, float]] = [collections.defaultdict(float) for _ in range(2)]
+    slowdown, memory_slowdown = (
+        (DEVICES.slowdown, DEVICES.memory_slowdown) if degrees.count > 1 else (1.0, 1.0)
+    )
     for node in layers.layers[place].nodes:
         dtypes = input_dtypes(layers.view.nodes[node]), output_dtypes(layers.view.nodes[node])
         for part in parts_of(layers, node, degrees):
@@ -119,13 +134,20 @@ def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> float:
                 if box is not None
             )
             device = DEVICES.devices[part.place]
-            seconds = part.multiply_adds / device.multiply_adds_per_s
-            of_pools[DEVICES.pools[part.place]] += max(seconds, moved / device.memory_bytes_per_s)
-    return max(of_pools.values()) * (DEVICES.slowdown if degrees.count > 1 else 1.0)
+            of_pools[phase_of(layers, node)][DEVICES.pools[part.place]] += max(
+                part.multiply_adds / device.multiply_adds_per_s * slowdown,
+                moved / device.memory_bytes_per_s * memory_slowdown,
+            )
+    return [max(its.values(), default=0.0) for its in of_pools]
 
 
-def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> tuple[float, float]:
-    """The times to send all tensors to each layer that reads them: awaited, and on the side."""
+def sending_all_s(
+    layers: LayerGraph, chosen: Sequence[Degrees]
+) -> tuple[float, list[float], list[float]]:
+    """The times to send all tensors to each layer that reads them.
+
+    Of messages that are awaited, and of links and of cores for the others, by phase.
+    """
     view, layer_of = layers.view, layers.layer_of
     reads: dict[tuple[tuple[int, int], int | None], set[Row]] = collections.defaultdict(set)
     given: dict[tuple[int, int], PartedTensor] = {}
@@ -148,13 +170,16 @@ def sending_all_s(layers: LayerGraph, chosen: Sequence[Degrees]) -> tuple[float,
                 for part in parts_of(layers, node, chosen[layer]):
                     if (box := part.reads[at]) is not None:
                         reads[tensor, layer].add((part.place, box))
-    awaited_s = aside_s = 0.0
+    awaited_s, aside_s, copying_s = 0.0, [0.0, 0.0], [0.0, 0.0]
     for (tensor, layer), rows in reads.items():
         # Nothing waits for messages from or to nodes in no layer.
-        is_awaited = layer is not None and tensor[0] in layer_of
-        seconds = sending_s(given[tensor], rows, is_awaited=is_awaited)
-        awaited_s, aside_s = awaited_s + seconds * is_awaited, aside_s + seconds * (not is_awaited)
-    return awaited_s, aside_s
+        of_links, of_cores, latency_s = sending_s(given[tensor], rows)
+        if layer is not None and tensor[0] in layer_of:
+            awaited_s += max(of_links, of_cores) + latency_s
+        else:
+            aside_s[phase_of(layers, tensor[0])] += of_links
+            copying_s[phase_of(layers, tensor[0])] += of_cores
+    return awaited_s, aside_s, copying_s
 
 
 def test_only_the_times_of_computing_are_scaled_to_a_measured_step() -> None:
@@ -162,7 +187,7 @@ def test_only_the_times_of_computing_are_scaled_to_a_measured_step() -> None:
     scaled = costs.scaled_to(3.0)
     assert scaled.seconds([0, 0]) == pytest.approx(3.0)
     for before, after in zip(costs.layers, scaled.layers, strict=True):
-        factor = 3.0 / costs.times([0, 0]).compute_s
+        factor = 3.0 / costs.times([0, 0]).compute_s.sum()
         np.testing.assert_allclose(after.compute_s, before.compute_s * factor)
         np.testing.assert_array_equal(after.parameters_s, before.parameters_s)
     assert scaled.edges is costs.edges
@@ -174,11 +199,27 @@ def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
     random_ = random.Random(0)
     for _ in range(30):
         chosen = [random_.choice(configurations_of(layer, 4)) for layer in layers.layers]
-        awaited_s, aside_s = sending_all_s(layers, chosen)
-        compute_s = sum(computing_s(layers, place, each) for place, each in enumerate(chosen))
-        # While devices compute, three quarters of the other messages travel.
-        expected = awaited_s + 0.25 * aside_s + max(compute_s, 0.75 * aside_s)
+        awaited_s, aside_s, copying_s = sending_all_s(layers, chosen)
+        of_layers = [computing_s(layers, place, each) for place, each in enumerate(chosen)]
+        expected = awaited_s
+        for phase, compute_s in enumerate(map(sum, zip(*of_layers, strict=True))):
+            # While devices compute, the other messages travel.
+            expected += max(compute_s + copying_s[phase], aside_s[phase])
+        if any(each.count > 1 for each in chosen):
+            expected += DEVICES.call_s
         assert costs.seconds(costs.choice_of(chosen)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_gradients_belong_to_the_backward_pass() -> None:
+    layers = layers_of(network)
+    names = [layers.view.names[node] for node in layers.gradients]
+    assert all(name.startswith("gradients/") for name in names)
+    forward = layers.layer_of.keys() - layers.gradients
+    heads = {"Conv2D", "DepthwiseConv2dNative", "MatMul", "MaxPool", "AvgPool"}
+    assert {layers.view.ops[node] for node in forward} & heads == heads
+    # Only what depends on no operation with a gradient's name is left.
+    late = {layers.view.ops[node] for node in forward if "gradients" in layers.view.names[node]}
+    assert not {op for op in late if "Grad" in op or "Backprop" in op or op == "MatMul"}
 
 
 def costs_of_products() -> DivisionCosts:
@@ -189,17 +230,18 @@ def costs_of_products() -> DivisionCosts:
 _MADE_LAYERS = 7
 
 
-def made_costs(seed: int, busy_share: float) -> DivisionCosts:
-    """Costs of a ring of layers in which computing and parameters are about as long."""
+def made_costs(seed: int, of_parameters: float) -> DivisionCosts:
+    """Costs of a ring of layers. With 1 `of_parameters`, they are about as long as computing."""
     numbers = np.random.default_rng(seed)
     configurations = tuple(Degrees(sample=1 + each) for each in range(3))
     layers = tuple(
         LayerCosts(
             str(place),
             configurations,
-            compute_s=numbers.random(3),
+            compute_s=numbers.random((2, 3)),
             inner_s=0.2 * numbers.random(3),
-            parameters_s=numbers.random(3),
+            parameters_s=of_parameters * numbers.random((2, 3)),
+            copying_s=0.2 * numbers.random((2, 3)),
             memory=np.arange(3.0)[:, np.newaxis],
             are_measured=np.ones(3, np.bool_),
         )
@@ -207,17 +249,17 @@ def made_costs(seed: int, busy_share: float) -> DivisionCosts:
     )
     pairs = [(place, place + 1) for place in range(_MADE_LAYERS - 1)] + [(0, _MADE_LAYERS - 1)]
     edges = {pair: 0.2 * numbers.random((3, 3)) for pair in pairs}
-    return DivisionCosts(layers, edges, busy_share)
+    return DivisionCosts(layers, edges, call_s=0.1)
 
 
-@pytest.mark.parametrize("busy_share", [0.0, 0.4, 1.0])
+@pytest.mark.parametrize("of_parameters", [0.0, 1.0])
 @pytest.mark.parametrize("limits", [None, [6.0]])
 def test_the_longer_of_computing_and_parameters_is_minimized(
-    busy_share: float, limits: list[float] | None
+    of_parameters: float, limits: list[float] | None
 ) -> None:
-    exact = 0
+    most = 1.1 if limits and of_parameters else 1.03 if of_parameters else 1.001
     for seed in range(5):
-        costs = made_costs(seed, busy_share)
+        costs = made_costs(seed, of_parameters)
         found = costs.minimize(limits)
         fits = [
             choice
@@ -229,9 +271,27 @@ def test_the_longer_of_computing_and_parameters_is_minimized(
         assert found.cost == pytest.approx(costs.seconds(found.choice))
         assert found.bound <= least * 1.001
         # Few layers leave a gap between what weights reach and the least; many leave less.
-        assert least * (1 - 1e-9) <= found.cost <= least * 1.1
-        exact += found.is_exact
-    assert exact == 5 if busy_share == 1 else exact > 0
+        assert least * (1 - 1e-9) <= found.cost <= least * most
+        assert found.is_exact or of_parameters
+        assert found.bound >= 0.8 * least
+
+
+@pytest.mark.parametrize("seed", [9, 146])
+def test_more_devices_make_no_step_longer(seed: int) -> None:
+    costs = made_costs(seed, of_parameters=2.0)
+    of_two = [
+        dataclasses.replace(
+            layer,
+            configurations=layer.configurations[:2],
+            **{name: getattr(layer, name)[..., :2] for name in ("compute_s", "inner_s")},
+            **{name: getattr(layer, name)[..., :2] for name in ("parameters_s", "copying_s")},
+            memory=layer.memory[:2],
+        )
+        for layer in costs.layers
+    ]
+    edges = {pair: seconds[:2, :2] for pair, seconds in costs.edges.items()}
+    on_two = DivisionCosts(tuple(of_two), edges, costs.call_s).minimize()
+    assert costs.minimize().cost <= on_two.cost * 1.001
 
 
 def test_memory_holds_parameters_and_live_tensors_at_the_peak() -> None:
@@ -255,7 +315,8 @@ def test_what_is_everywhere_is_not_sent() -> None:
     [there, _] = find_costs(layers, DEVICES, home, everywhere=[batch]).layers
     place = sent.place_of(Degrees(sample=2))
     seconds = 4 * 4 * 6 / 2 / DEVICES.bytes_per_s[0][1] + DEVICES.message_s[0][1]
-    assert sent.parameters_s[place] - there.parameters_s[place] == pytest.approx(seconds)
+    less_s = sent.parameters_s[:, place] - there.parameters_s[:, place]
+    assert less_s == pytest.approx([seconds, 0])
     # Each device holds the samples that it reads, and nothing else.
     assert sent.memory[place][0] - there.memory[place][0] == 4 * 4 * 6 / 2
     assert sent.memory[place][1] == there.memory[place][1]
@@ -271,11 +332,11 @@ def test_sizes_of_gradients_need_no_tensor() -> None:
     [costs, *_] = find_costs(layers, DEVICES, [0] * len(layers.view)).layers
     halves = costs.place_of(Degrees(sample=2))
     image_s = 4 * 4 * 8 * 8 * 4 / 2 / DEVICES.bytes_per_s[0][1] + DEVICES.message_s[0][1]
-    assert costs.parameters_s[halves] >= image_s
+    assert costs.parameters_s[0, halves] >= image_s
     with_result = find_costs(
         layers_of(lambda: convolution(image(4, 8, 8, 4), 8, "a")), DEVICES, [0] * 99
     ).layers[0]
-    assert costs.parameters_s[halves] == pytest.approx(with_result.parameters_s[halves])
+    assert costs.parameters_s[:, halves] == pytest.approx(with_result.parameters_s[:, halves])
 
 
 def test_configurations_divide_all_axes_over_a_share_of_the_devices() -> None:
@@ -327,4 +388,4 @@ def test_a_part_takes_the_measured_time_of_its_convolution(
     ).layers
     place = costs.place_of(degrees)
     assert costs.are_measured[place] == (milliseconds > 0)
-    assert costs.compute_s[place] == pytest.approx(milliseconds / 1e3, abs=1e-6)
+    assert costs.compute_s[:, place] == pytest.approx([milliseconds / 1e3, 0], abs=1e-6)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
-from tf_interop.parallel.costs.tables import DivisionCosts, StepTimes
+from tf_interop.parallel.costs.tables import DivisionCosts
 from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.heads import PRODUCT_OPS
 from tf_interop.parallel.types import PLAN, Axis, Degrees, LayerExplanation, LayerTimes
@@ -72,45 +71,42 @@ def explain_layers(
         return LayerTimes(
             strategy,
             its.configurations[configuration],
-            compute_us=float(its.compute_s[configuration]) * 1e6,
+            compute_us=float((its.compute_s + its.copying_s)[:, configuration].sum()) * 1e6,
             inner_us=float(its.inner_s[configuration]) * 1e6,
-            parameters_us=float(its.parameters_s[configuration]) * 1e6,
+            parameters_us=float(its.parameters_s[:, configuration].sum()) * 1e6,
             neighbours_us=between * 1e6,
         )
 
-    step = costs.times(choice)
+    step_s = costs.seconds(choice)
     explanations = []
     for layer, name in enumerate(names):
         chosen = times(PLAN, layer, choice[layer])
-        others = tuple(
-            times(each, layer, costs.layers[layer].place_of(strategies[each][layer]))
-            for each in _COMPARED
-        )
-        explanations.append(LayerExplanation(name, chosen, others, _why(step, chosen, others)))
+        others: list[LayerTimes] = []
+        saved_us: list[float] = []
+        for each in _COMPARED:
+            configuration = costs.layers[layer].place_of(strategies[each][layer])
+            others.append(times(each, layer, configuration))
+            with_other = [*choice[:layer], configuration, *choice[layer + 1 :]]
+            saved_us.append((costs.seconds(with_other) - step_s) * 1e6)
+        why = _why(chosen, others, saved_us)
+        explanations.append(LayerExplanation(name, chosen, tuple(others), why))
     return tuple(explanations)
 
 
-def _why(step: StepTimes, chosen: LayerTimes, others: Sequence[LayerTimes]) -> str:
-    """How much longer the step is with the best other strategy, and where most of it comes from."""
-    different = [each for each in others if each.degrees != chosen.degrees]
+def _why(chosen: LayerTimes, others: Sequence[LayerTimes], saved_by_other_us: list[float]) -> str:
+    """How much longer the step is with the best other strategy, and where most of it comes from.
+
+    `saved_by_other_us` is how much longer it is with each.
+    """
+    different = [
+        (its_saved_us, place)
+        for place, its_saved_us in enumerate(saved_by_other_us)
+        if others[place].degrees != chosen.degrees
+    ]
     if not different:
         return "it cannot be divided"
-
-    def with_other_us(other: LayerTimes) -> float:
-        """The time of the step if the layer had the times of another strategy."""
-        compute_us = other.compute_us - chosen.compute_us
-        awaited_us = other.inner_us + other.neighbours_us - chosen.inner_us - chosen.neighbours_us
-        parameters_us = other.parameters_us - chosen.parameters_us
-        changed = dataclasses.replace(
-            step,
-            compute_s=step.compute_s + compute_us / 1e6,
-            awaited_s=step.awaited_s + awaited_us / 1e6,
-            parameters_s=step.parameters_s + parameters_us / 1e6,
-        )
-        return changed.step_s * 1e6
-
-    best = min(different, key=with_other_us)
-    saved_us = with_other_us(best) - step.step_s * 1e6
+    saved_us, place = min(different)
+    best = others[place]
     if saved_us < -_LEAST_US:
         less = f"{best.strategy} takes {-saved_us / 1e3:.3g} ms less"
         return f"{less}, but does not fit in memory, or the search did not find it"

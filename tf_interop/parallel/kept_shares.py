@@ -183,6 +183,8 @@ class KeptShares:
 def _assign(handle: Any, value: np.ndarray[Any, Any]) -> None:
     with tf.device(handle.device):
         tf.raw_ops.AssignVariableOp(resource=handle, value=tf.constant(value))
+    # A function's part on another host would not wait for it.
+    context.async_wait()
 
 
 _lock = threading.RLock()  # held while shares or variables change; guards the rest

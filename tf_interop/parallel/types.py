@@ -133,7 +133,8 @@ class LayerTimes:
     Attributes:
         strategy: `plan`, or the strategy that gives it this configuration (see `baselines`).
         degrees: the configuration.
-        compute_us: computing time of the busiest device.
+        compute_us: time of the busiest device, to compute and to copy parameters and their
+            gradients.
         inner_us: messages within the layer.
         parameters_us: messages with parameters and their gradients.
         neighbours_us: messages from and to other layers.

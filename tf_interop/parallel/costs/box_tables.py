@@ -115,6 +115,8 @@ class Links:
         seconds_per_byte: by the sending and the receiving device.
         latency_s: by the sending and the receiving device.
         message_s: by the sending and the receiving device.
+        busy_s_of_message: see `DeviceGraph`.
+        busy_s_of_byte: see `DeviceGraph`.
     """
 
     def __init__(self, devices: DeviceGraph) -> None:
@@ -124,32 +126,61 @@ class Links:
         self.seconds_per_byte[others] = 1 / np.array(devices.bytes_per_s)[others]
         self.latency_s: Floats = np.where(others, np.array(devices.latency_s), 0.0)
         self.message_s: Floats = np.where(others, np.array(devices.message_s), 0.0)
+        self.busy_s_of_message, self.busy_s_of_byte = (
+            np.where(others, each, 0.0)
+            for each in (devices.busy_s_of_message, devices.busy_s_of_byte)
+        )
         self._known_intervals: dict[tuple[int, int], tuple[Integers, Integers]] = {}
 
-    def seconds(
-        self, given: BoxTable, read: BoxTable, item_bytes: int, *, is_awaited: bool = True
-    ) -> Floats:
+    def awaited_s(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
         """The time until all boxes of `read` are complete, by both configurations.
 
-        A device sends its messages one after another, and receives them one after another. Devices
-        work in parallel, so the busiest one decides. The longest latency of a message adds to that
-        if the reader has nothing else to do meanwhile (`is_awaited`).
+        The links or the cores that copy decide, whichever take longer. The longest latency of a
+        message adds to that.
         """
         overlaps = self._overlaps(given, read)
         pairs = np.ix_(given.devices, read.devices)
-        seconds = (item_bytes * self.seconds_per_byte).astype(np.float32)[pairs]
-        seconds *= overlaps
-        are_sent = overlaps > 0
-        seconds += self.message_s.astype(np.float32)[pairs] * are_sent
-        received = _longest(_by_configuration(seconds, given), read)
-        sent = _longest(_by_configuration(seconds.T, read), given).T
-        busy = np.asarray(np.maximum(received, sent))
-        if not is_awaited:
-            return busy
-        latency_s = self.latency_s.astype(np.float32)[pairs] * are_sent
+        latency_s = self.latency_s.astype(np.float32)[pairs] * (overlaps > 0)
         of_given = np.maximum.reduceat(latency_s, _starts(given.configurations), axis=0)
         latest = np.maximum.reduceat(of_given, _starts(read.configurations), axis=1)
-        return np.asarray(busy + latest)
+        return np.asarray(np.maximum(*self._times(given, read, overlaps, item_bytes)) + latest)
+
+    def times(self, given: BoxTable, read: BoxTable, item_bytes: int) -> tuple[Floats, Floats]:
+        """The times of links and of copying cores, by both configurations.
+
+        On its links a device sends messages one after another, and receives them one after another.
+        Its cores do both. Devices work in parallel, so the busiest one decides.
+        """
+        return self._times(given, read, self._overlaps(given, read), item_bytes)
+
+    def _times(
+        self, given: BoxTable, read: BoxTable, overlaps: npt.NDArray[np.float32], item_bytes: int
+    ) -> tuple[Floats, Floats]:
+        pairs = np.ix_(given.devices, read.devices)
+
+        def seconds(of_message: Floats, of_byte: Floats) -> npt.NDArray[np.float32]:
+            its = (item_bytes * of_byte).astype(np.float32)[pairs] * overlaps
+            its += of_message.astype(np.float32)[pairs] * (overlaps > 0)
+            return its
+
+        on_links = seconds(self.message_s, self.seconds_per_byte)
+        received = _longest(_by_configuration(on_links, given), read)
+        sent = _longest(_by_configuration(on_links.T, read), given).T
+        links_s = np.asarray(np.maximum(received, sent))
+        if not (self.busy_s_of_message.any() or self.busy_s_of_byte.any()):
+            return links_s, np.zeros_like(links_s)
+        copied = seconds(self.busy_s_of_message, self.busy_s_of_byte)
+        of_readers = self._of_devices(_by_configuration(copied, given), read)
+        of_givers = self._of_devices(_by_configuration(copied.T, read), given)
+        return links_s, (of_readers + of_givers.transpose(1, 0, 2)).max(axis=2)
+
+    def _of_devices(self, values: npt.NDArray[Any], table: BoxTable) -> Floats:
+        """The sums over the rows of each configuration and device, along the second axis."""
+        starts = _starts(_pairs(table))
+        sums: Floats = np.zeros((len(values), len(table.are_sums), len(self.latency_s)))
+        at = slice(None), table.configurations[starts], table.devices[starts]
+        sums[at] = np.add.reduceat(values, starts, axis=1)
+        return sums
 
     def _overlaps(self, given: BoxTable, read: BoxTable) -> npt.NDArray[np.float32]:
         """The number of values that each row of `given` shares with each row of `read`."""
@@ -191,10 +222,14 @@ def _by_configuration(values: npt.NDArray[Any], table: BoxTable) -> Floats:
 
 def _longest(values: npt.NDArray[Any], table: BoxTable) -> Floats:
     """The largest sum over the rows of a device, by configuration, along the second axis."""
-    pairs = table.configurations * (table.devices.max() + 1) + table.devices
-    starts = _starts(pairs)
+    starts = _starts(_pairs(table))
     of_devices = np.add.reduceat(values, starts, axis=1)
     return np.maximum.reduceat(of_devices, _starts(table.configurations[starts]), axis=1)
+
+
+def _pairs(table: BoxTable) -> Integers:
+    """A number for each configuration and device, by row; ascending."""
+    return np.asarray(table.configurations * (table.devices.max() + 1) + table.devices)
 
 
 def _starts(ascending: Integers) -> Integers:

@@ -46,17 +46,22 @@ class DeviceGraph:
     """Devices and their links, by the sending and the receiving device; diagonals are ignored.
 
     Sending n messages at once takes a latency, n times the time of a message, and their bytes over
-    the rate. These are L, g and 1 / G of Alexandrov et al., "LogGP" (SPAA 1995).
+    the rate. These are L, g and 1 / G of Alexandrov et al., "LogGP" (SPAA 1995). Their o, the time
+    in which a device cannot compute, is given for a message and for a byte.
 
     Attributes:
         devices: the first runs all layers that are not divided.
         bytes_per_s: rates of large messages.
         latency_s: time that a small message is under way.
         message_s: time that each message adds, where several are sent at once.
-        busy_share: the share of the time of a message in which its devices cannot compute: all of
-            it if their cores copy it as fast as the link takes it, none of it if copy engines do.
-        slowdown: how many times as long a device takes to compute while all others compute, because
-            they share a processor, its power or its memory.
+        busy_s_of_message: time that the cores of a device work for a message that it sends or
+            receives, and cannot compute; 0 if copy engines do that.
+        busy_s_of_byte: the same for a byte of a large message.
+        call_s: time that a call takes longer if several devices take part: they are told to start,
+            wait for the first message, and tell that they are done.
+        slowdown: how many times as long a device takes for a convolution while all others compute,
+            because they share a processor or its power.
+        memory_slowdown: the same for reads and writes, because they share a memory.
         source: measured if all values were.
         format: always `tf_interop.device_graph`.
         version: version of the format.
@@ -66,8 +71,11 @@ class DeviceGraph:
     bytes_per_s: tuple[tuple[Annotated[float, msgspec.Meta(ge=0)], ...], ...]
     latency_s: tuple[tuple[Seconds, ...], ...]
     message_s: tuple[tuple[Seconds, ...], ...]
-    busy_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    busy_s_of_message: Seconds = 0.0
+    busy_s_of_byte: Seconds = 0.0
+    call_s: Seconds = 0.0
     slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    memory_slowdown: Annotated[float, msgspec.Meta(ge=1)] = 1.0
     source: ValueSource = ValueSource.MODELLED
     format: str = "tf_interop.device_graph"
     version: int = 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -22,13 +21,15 @@ from tf_interop.planning.types import ValueSource
 _IMAGE = (8, 56, 56, 64)
 _FILTER = (3, 3, 64, 64)
 _MULTIPLY_ADDS = 8 * 56 * 56 * 64 * 3 * 3 * 64
-_COPIED_VALUES = 1 << 22
+_COPIED_VALUES = 1 << 20
+"""As many as results of layers often have. More wait longer for a shared memory."""
 _MESSAGE_VALUES = (1 << 8, 1 << 20)
-_HOPS = 8
+_EXCHANGES = 8
 _MESSAGES_AT_ONCE = 16
 _REPETITIONS = 5
 # So that a call of a device of another process does not count.
-_IN_A_ROW = 4
+_CONVOLUTIONS_IN_A_ROW = 4
+_COPIES_IN_A_ROW = 64
 # CPUs of one process copy nothing to each other, so only the clock's error is left.
 _LEAST_SECONDS = 1e-6
 
@@ -94,9 +95,8 @@ def measure_devices(names: Sequence[str]) -> DeviceGraph:
     """Measures devices one by one, and the links between them.
 
     This takes about a second for each device: large convolutions and large copies, then
-    messages of two sizes, and several at once, to and from each other device. A function call sends
-    messages back and forth; the time of the same copies on one device is subtracted. The plugin is
-    off meanwhile.
+    messages of two sizes, and several at once, which each two devices send each other, as they do
+    in a step. The time of the same copies on one device is subtracted. The plugin is off meanwhile.
 
     Raises:
         PlanError: a name is not a device's, or there is no such device.
@@ -115,11 +115,11 @@ def _measure(names: Sequence[str]) -> DeviceGraph:
     convolution = _time(_convolution(names[0]))
     core_count = convolution.core_seconds / convolution.seconds
     bytes_per_s, latency_s, message_s = np.zeros((3, len(names), len(names)))
-    shares = []
+    busy_s_of_message, busy_s_of_byte, call_s = [0.0], [0.0], [0.0]
     for first, second in itertools.combinations(range(len(names)), 2):
         pair = names[first], names[second]
-        small, large = (_time_hop(*pair, each) for each in _MESSAGE_VALUES)
-        many = _time_hop(*pair, _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
+        small, large = (_time_exchange(*pair, each) for each in _MESSAGE_VALUES)
+        many = _time_exchange(*pair, _MESSAGE_VALUES[0], _MESSAGES_AT_ONCE)
         small_s = max(small.seconds, _LEAST_SECONDS)
         next_s = min(max(many.seconds - small.seconds, 0.0) / (_MESSAGES_AT_ONCE - 1), small_s)
         values = _MESSAGE_VALUES[1] - _MESSAGE_VALUES[0]
@@ -128,10 +128,17 @@ def _measure(names: Sequence[str]) -> DeviceGraph:
         bytes_per_s[both] = values * tf.float32.size / sending_s
         latency_s[both] = small_s - next_s
         message_s[both] = next_s
+        if first == 0:
+            one = _time_exchange(*pair, _MESSAGE_VALUES[0], count=1)
+            call_s.append(max(one.seconds, 0.0))
         pools = {devices[first].pool, devices[second].pool}
         if first == 0 and len(pools) == 2 and None not in pools:
             # Of the cores that compute.
-            shares.append(min(max(large.core_seconds / core_count, 0.0) / sending_s, 1.0))
+            busy_s = (many.core_seconds - small.core_seconds) / (_MESSAGES_AT_ONCE - 1) / core_count
+            busy_s_of_message.append(min(max(busy_s, 0.0), next_s))
+            busy_s = (large.core_seconds - small.core_seconds) / core_count
+            byte_count = values * tf.float32.size
+            busy_s_of_byte.append(min(max(busy_s, 0.0), sending_s) / byte_count)
     rates, latencies, messages = (
         tuple(map(tuple, each.tolist())) for each in (bytes_per_s, latency_s, message_s)
     )
@@ -140,18 +147,23 @@ def _measure(names: Sequence[str]) -> DeviceGraph:
         rates,
         latencies,
         messages,
-        statistics.mean(shares or [0.0]),
-        _slowdown(devices),
+        max(busy_s_of_message),
+        max(busy_s_of_byte),
+        max(call_s),
+        _slowdown(devices, _convolution),
+        _slowdown(devices, _copy),
         ValueSource.MEASURED,
     )
 
 
-def _slowdown(devices: Sequence[Device]) -> float:
-    """How many times as long a convolution takes while one of each pool computes it, too."""
+def _slowdown(
+    devices: Sequence[Device], make_work: Callable[[str], Callable[[], tf.Tensor]]
+) -> float:
+    """How many times as long a device works while one of each pool does the same."""
     of_pools = {each.pool or each.name: each.name for each in reversed(devices)}
-    convolutions = [_convolution(name) for name in of_pools.values()]
-    together = functools.partial(_time, lambda: tf.stack([each() for each in convolutions]))
-    alone = functools.partial(_time, convolutions[-1])
+    works = [make_work(name) for name in of_pools.values()]
+    together = functools.partial(_time, lambda: tf.stack([each() for each in works]))
+    alone = functools.partial(_time, works[-1])
     # In turns, because the speed of a shared machine changes.
     turns = [(together().seconds, alone().seconds) for _ in range(_REPETITIONS)]
     together_s, alone_s = map(min, zip(*turns, strict=True))
@@ -165,30 +177,36 @@ def _convolution(name: str) -> Callable[[], tf.Tensor]:
     def convolve() -> tf.Tensor:
         with tf.device(name):
             x = image
-            for _ in range(_IN_A_ROW):
+            for _ in range(_CONVOLUTIONS_IN_A_ROW):
                 x = tf.nn.conv2d(x, filter_, 1, "SAME")
             return tf.reduce_max(x)
 
     return convolve
 
 
-def _measure_device(name: str, full_name: str) -> Device:
+def _copy(name: str) -> Callable[[], tf.Tensor]:
     with tf.device(name):
         values = tf.zeros([_COPIED_VALUES])
 
     def copy() -> tf.Tensor:
         with tf.device(name):
             x = values
-            for _ in range(_IN_A_ROW):
+            for _ in range(_COPIES_IN_A_ROW):
                 x = tf.roll(x, 1, 0)
             return x[0]
 
+    return copy
+
+
+def _measure_device(name: str, full_name: str) -> Device:
     spec = tf.DeviceSpec.from_string(full_name)
     is_cpu = spec.device_type == "CPU"
+    multiply_adds = _CONVOLUTIONS_IN_A_ROW * _MULTIPLY_ADDS
+    moved_bytes = _COPIES_IN_A_ROW * 2 * _COPIED_VALUES * tf.float32.size
     return Device(
         name,
-        multiply_adds_per_s=_IN_A_ROW * _MULTIPLY_ADDS / _time(_convolution(name)).seconds,
-        memory_bytes_per_s=_IN_A_ROW * 2 * _COPIED_VALUES * tf.float32.size / _time(copy).seconds,
+        multiply_adds_per_s=multiply_adds / _time(_convolution(name)).seconds,
+        memory_bytes_per_s=moved_bytes / _time(_copy(name)).seconds,
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if is_cpu else None,
         pool=f"CPUs of /job:{spec.job}/task:{spec.task}" if is_cpu else None,
     )
@@ -201,27 +219,42 @@ class _Time(NamedTuple):
     core_seconds: float
 
 
-def _time_hop(first: str, second: str, value_count: int, message_count: int = 1) -> _Time:
-    """The time until messages of float32 values, sent at once, are all there.
+def _time_exchange(
+    first: str, second: str, value_count: int, message_count: int = 1, count: int = _EXCHANGES
+) -> _Time:
+    """The time until messages of float32 values, which two devices send each other, are all there.
 
-    The first device is one of this process, so the time of cores is that of one end of a message:
-    it sends half of them, and receives the others.
+    The first device is one of this process, which has both ends of messages. The time of cores is
+    that of one end.
     """
-    with tf.device(first):
-        values = [tf.zeros([value_count]) for _ in range(message_count)]
+    values = {}
+    for name in (first, second):
+        with tf.device(name):
+            values[name] = [tf.zeros([value_count]) for _ in range(message_count)]
 
-    def go(devices: Sequence[str]) -> tf.Tensor:
-        here = values
-        for hop in range(_HOPS):
-            with tf.device(devices[hop % 2]):
-                here = [tf.roll(each, 1, 0) for each in here]
-        with tf.device(first):
-            return tf.add_n([each[0] for each in here])
+    def roll(device: str, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        with tf.device(device):
+            return [tf.roll(each, 1, 0) for each in tensors]
 
-    there, here = _time(lambda: go((second, first))), _time(lambda: go((first, first)))
+    def add(device: str, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+        with tf.device(device):
+            return tf.add_n([each[0] for each in tensors])
+
+    def exchange() -> tf.Tensor:
+        here, there = values[first], values[second]
+        for _ in range(count):
+            here, there = roll(first, there), roll(second, here)
+        return tf.add(add(first, here), add(second, there))
+
+    def stay() -> tf.Tensor:
+        here = values[first]
+        for _ in range(count):
+            here = roll(first, here)
+        return add(first, here)
+
+    both, one = _time(exchange), _time(stay)
     return _Time(
-        (there.seconds - here.seconds) / _HOPS,
-        (there.core_seconds - here.core_seconds / 2) / _HOPS,
+        (both.seconds - one.seconds) / count, (both.core_seconds - one.core_seconds) / 2 / count
     )
 
 

@@ -2,9 +2,9 @@
 
 The model is that of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural
 Networks" (ICML 2018), section 4: layers run one after another, each takes the time of its busiest
-device, and messages between them add to that. Messages with parameters and their gradients travel
-while devices compute, as far as that does not take their cores: the longer of the two counts. The
-messages follow from boxes; nothing here knows any op type.
+device, and messages between them add to that. Messages with parameters travel while devices compute
+forward and copy what they send, messages with gradients while they compute backward: in both phases
+the longer of the two counts. The messages follow from boxes; nothing here knows any op type.
 
 Parameters are read and updated where they are, as in the rewritten graph: each device has its share
 of a large one, and all other parameters are on one device.
@@ -21,6 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
+from tf_interop.errors import PlanError
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.graph.view import Tensor
 from tf_interop.parallel.costs.box_tables import Booleans, BoxTable, BoxTables, Floats, Links
@@ -35,7 +36,9 @@ from tf_interop.parallel.search.minimize import SearchProblem, SearchResult, min
 from tf_interop.parallel.types import Degrees
 
 _SHAPE_OPS = frozenset({"Shape", "ShapeN"})
+_PHASES = 2  # forward and backward
 _MAX_WEIGHTS = 8
+_FEW = 3
 _NEGLIGIBLE = 1e-3
 """A step that is longer by a smaller share counts as no longer."""
 
@@ -47,10 +50,12 @@ class LayerCosts:
     Attributes:
         name: name of the layer.
         configurations: the ways to divide it, the whole layer first.
-        compute_s: time of the busiest device, or of the busiest pool.
+        compute_s: time of the busiest device, or of the busiest pool; by phase, forward and
+            backward, and configuration.
         inner_s: time of messages within the layer.
         parameters_s: time of messages with parameters and their gradients, and to and from other
-            nodes in no layer.
+            nodes in no layer; by phase and configuration.
+        copying_s: time in which cores copy these messages; by phase and configuration.
         memory: bytes by configuration and device, at the graph's peak.
         are_measured: whether the convolutions of all parts were measured.
     """
@@ -60,6 +65,7 @@ class LayerCosts:
     compute_s: Floats
     inner_s: Floats
     parameters_s: Floats
+    copying_s: Floats
     memory: Floats
     are_measured: Booleans
 
@@ -73,28 +79,23 @@ class StepTimes:
     """The times that a step consists of.
 
     Attributes:
-        compute_s: time of computing.
+        compute_s: time of computing, and of copying parameters and their gradients, by phase.
         awaited_s: time of messages that a layer waits for.
-        parameters_s: time of messages with parameters and their gradients. They travel while
-            devices compute.
-        busy_share: the share of `parameters_s` in which devices cannot compute.
+        parameters_s: time of messages with parameters and their gradients, by phase. They travel
+            while devices compute.
+        call_s: see `DeviceGraph`; 0 if no layer is divided.
     """
 
-    compute_s: float
+    compute_s: Floats
     awaited_s: float
-    parameters_s: float
-    busy_share: float
-
-    @property
-    def free_s(self) -> float:
-        """The time of messages in which devices can compute."""
-        return (1 - self.busy_share) * self.parameters_s
+    parameters_s: Floats
+    call_s: float
 
     @property
     def step_s(self) -> float:
         """The time of the step."""
-        busy_s = self.busy_share * self.parameters_s
-        return self.awaited_s + busy_s + max(self.compute_s, self.free_s)
+        phases_s = np.maximum(self.compute_s, self.parameters_s)
+        return self.call_s + self.awaited_s + float(phases_s.sum())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -104,16 +105,16 @@ class DivisionCosts:
     Attributes:
         layers: in the order of the graph's layers.
         edges: seconds by the configurations of two layers, the lower number first.
-        busy_share: see `DeviceGraph`.
+        call_s: see `DeviceGraph`.
     """
 
     layers: tuple[LayerCosts, ...]
     edges: Mapping[tuple[int, int], Floats]
-    busy_share: float
+    call_s: float
 
     def scaled_to(self, step_s: float) -> DivisionCosts:
         """The same with times of computing scaled so that one device takes `step_s` for all."""
-        factor = step_s / sum(layer.compute_s[0] for layer in self.layers)
+        factor = step_s / sum(float(layer.compute_s[:, 0].sum()) for layer in self.layers)
         scaled = (
             dataclasses.replace(layer, compute_s=layer.compute_s * factor) for layer in self.layers
         )
@@ -122,11 +123,12 @@ class DivisionCosts:
     def minimize(self, memory_limits: Sequence[float] | None = None) -> SearchResult:
         """Finds a choice with a short step, with limits in bytes by device.
 
-        The search adds up costs, but a step takes the longer of two sums. A weighted mean of the
-        two is never longer, so its least value is a bound of the step, for each weight (Lagrange
-        multipliers). Bisection finds the weight with the highest bound. There one choice computes
-        longer and another sends longer. Between them are those that are like one in the first
-        layers, and like the other in the last ones.
+        The search adds up costs, but each phase of a step takes the longer of two sums. A weighted
+        mean of the two is never longer, so its least value is a bound of the step, for any weights
+        of the phases (Lagrange multipliers). Bisection finds weights with a high bound. There one
+        choice computes longer and another sends longer. Between them are those that are like one in
+        the first layers, and like the other in the last ones. Others use fewer devices. The best of
+        all is then improved layer by layer.
 
         Raises:
             PlanError: the search found no choice within the memory limits.
@@ -134,28 +136,92 @@ class DivisionCosts:
         bound, found = 0.0, []
         ends: dict[bool, tuple[int, ...]] = {}  # by whether sending takes longer
         # Of steps in which computing takes longer, the one that sends least is found.
-        low, high = _NEGLIGIBLE, 1.0
+        low, high = np.full(_PHASES, _NEGLIGIBLE), np.ones(_PHASES)
         for attempt in range(_MAX_WEIGHTS):
-            weight = (low, high, (low + high) / 2)[min(attempt, 2)]
-            result = minimize(self._problem(weight, memory_limits))
+            weights = (low, high, (low + high) / 2)[min(attempt, 2)]
+            result = minimize(self._problem(weights, memory_limits))
             found.append(result.choice)
             times = self.times(result.choice)
-            bound = max(bound, result.bound)
-            sends_longer = times.free_s > times.compute_s
-            ends[sends_longer] = result.choice
+            bound = max(bound, result.bound + self.call_s)
+            ends[bool(times.parameters_s.sum() > times.compute_s.sum())] = result.choice
             if bound >= times.step_s * (1 - _NEGLIGIBLE):
                 return dataclasses.replace(result, cost=times.step_s, bound=times.step_s)
-            low, high = (weight, high) if sends_longer else (low, weight)
+            sends_longer = times.parameters_s > times.compute_s
+            low, high = np.where(sends_longer, (weights, high), (low, weights))
         between = [
             (*one[:place], *other[place:])
             for one, other in itertools.permutations(ends.values(), 2)
             for place in range(1, len(one))
         ]
-        choices = [*found, *between]
+        choices = [*found, *between, *self._with_fewer_devices(memory_limits)]
         fitting = [each for each in choices if self.fits(each, memory_limits)]
-        choice = min(fitting, key=self.seconds)
+        choice = self._improved(min(fitting, key=self.seconds), memory_limits)
         cost = self.seconds(choice)
         return dataclasses.replace(result, choice=choice, cost=cost, bound=min(bound, cost))
+
+    def _with_fewer_devices(self, memory_limits: Sequence[float] | None) -> list[tuple[int, ...]]:
+        """The choice that is found if no layer uses all devices, if there is one."""
+        most = max(each.count for layer in self.layers for each in layer.configurations)
+        if most <= 2:
+            return []
+        kept = [
+            np.flatnonzero([each.count < most for each in layer.configurations])
+            for layer in self.layers
+        ]
+        layers = [
+            LayerCosts(
+                layer.name,
+                tuple(layer.configurations[each] for each in its),
+                layer.compute_s[:, its],
+                layer.inner_s[its],
+                layer.parameters_s[:, its],
+                layer.copying_s[:, its],
+                layer.memory[its],
+                layer.are_measured[its],
+            )
+            for layer, its in zip(self.layers, kept, strict=True)
+        ]
+        edges = {
+            (a, b): seconds[np.ix_(kept[a], kept[b])] for (a, b), seconds in self.edges.items()
+        }
+        try:
+            result = DivisionCosts(tuple(layers), edges, self.call_s).minimize(memory_limits)
+        except PlanError:
+            return []  # too little memory
+        return [tuple(int(its[each]) for its, each in zip(kept, result.choice, strict=True))]
+
+    def _improved(
+        self, choice: Sequence[int], memory_limits: Sequence[float] | None
+    ) -> tuple[int, ...]:
+        """Changes layer after layer for a shorter step, until no change of one layer helps."""
+        edges_of: dict[int, list[tuple[int, Floats]]] = collections.defaultdict(list)
+        for (first, second), seconds in self.edges.items():
+            edges_of[first].append((second, seconds.T))
+            edges_of[second].append((first, seconds))
+        best, times = [*choice], self.times(choice)
+        places = itertools.cycle(range(len(self.layers)))
+        in_vain = 0
+        while in_vain < len(self.layers):
+            in_vain += 1
+            place = next(places)
+            layer, old = self.layers[place], best[place]
+            enough_s = times.step_s * (1 - _NEGLIGIBLE / len(self.layers))
+            compute_s, parameters_s = layer.compute_s + layer.copying_s, layer.parameters_s
+            phases_s = np.maximum(
+                (times.compute_s - compute_s[:, old])[:, np.newaxis] + compute_s,
+                (times.parameters_s - parameters_s[:, old])[:, np.newaxis] + parameters_s,
+            ).sum(axis=0)
+            awaited_s = layer.inner_s + sum(its[best[other]] for other, its in edges_of[place])
+            seconds = times.awaited_s - awaited_s[old] + awaited_s + phases_s
+            for new in np.argsort(seconds, kind="stable")[:_FEW]:
+                if seconds[new] >= enough_s:
+                    break
+                changed = [*best[:place], int(new), *best[place + 1 :]]
+                its = self.times(changed)
+                if its.step_s < enough_s and self.fits(changed, memory_limits):
+                    best, times, in_vain = changed, its, 0
+                    break
+        return tuple(best)
 
     def fits(self, choice: Sequence[int], limits: Sequence[float] | None) -> bool:
         """Whether a choice keeps to limits in bytes by device."""
@@ -163,12 +229,13 @@ class DivisionCosts:
             need <= limit for need, limit in zip(self.memory(choice), limits, strict=True)
         )
 
-    def _problem(self, weight: float, memory_limits: Sequence[float] | None) -> SearchProblem:
-        """The problem of the search with a weight of the messages that nothing waits for."""
-        of_parameters = self.busy_share + weight * (1 - self.busy_share)
+    def _problem(self, weights: Floats, memory_limits: Sequence[float] | None) -> SearchProblem:
+        """The problem of the search with weights of what nothing waits for, by phase."""
         return SearchProblem(
             tuple(
-                layer.inner_s + (1 - weight) * layer.compute_s + of_parameters * layer.parameters_s
+                layer.inner_s
+                + (1 - weights) @ (layer.compute_s + layer.copying_s)
+                + weights @ layer.parameters_s
                 for layer in self.layers
             ),
             self.edges,
@@ -181,10 +248,12 @@ class DivisionCosts:
         awaited_s = total_cost([layer.inner_s for layer in self.layers], self.edges, choice)
         pairs = list(zip(self.layers, choice, strict=True))
         return StepTimes(
-            sum(float(layer.compute_s[its]) for layer, its in pairs),
+            np.sum(
+                [each.compute_s[:, its] + each.copying_s[:, its] for each, its in pairs], axis=0
+            ),
             awaited_s,
-            sum(float(layer.parameters_s[its]) for layer, its in pairs),
-            self.busy_share,
+            np.sum([layer.parameters_s[:, its] for layer, its in pairs], axis=0),
+            self.call_s if any(layer.configurations[its].count > 1 for layer, its in pairs) else 0,
         )
 
     def seconds(self, choice: Sequence[int]) -> float:
@@ -279,7 +348,7 @@ class _Costing:
         self._rates = np.array([each.multiply_adds_per_s for each in devices.devices])
         self._memory_rates = np.array([each.memory_bytes_per_s for each in devices.devices])
         self._measured, self._everywhere = measured, everywhere
-        self._busy_share, self._slowdown = devices.busy_share, devices.slowdown
+        self._slowdowns, self._call_s = (devices.slowdown, devices.memory_slowdown), devices.call_s
         self._links = Links(devices)
         self._tables = BoxTables()
         self._pools = np.array(devices.pools)
@@ -289,6 +358,7 @@ class _Costing:
         self._configurations = [found[tuple(each.extents.values())] for each in layers.layers]
         self._of_signature: dict[tuple[object, ...], _NodeTable] = {}
         self._seconds: dict[tuple[object, ...], Floats] = {}
+        self._times: dict[tuple[int, ...], tuple[Floats, Floats]] = {}
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
         self._readers = self._find_readers()
         self._alive = self._alive_at_peak()
@@ -299,24 +369,31 @@ class _Costing:
         self._add_variables(sums)
         for tensor, by_layer in self._readers.items():
             self._add_tensor(tensor, by_layer, sums, edges)
-        return DivisionCosts(sums, edges, self._busy_share)
+        return DivisionCosts(sums, edges, self._call_s)
 
     def _computing(self, layer: Layer, configurations: tuple[Degrees, ...]) -> LayerCosts:
         """The costs of a layer, without sending or keeping tensors."""
-        tables = [self._node_tables[node] for node in layer.nodes]
-        seconds = np.sum([each.seconds for each in tables], axis=0)
-        of_pools = [seconds[:, self._pools == pool].sum(axis=1) for pool in set(self._pools)]
-        are_divided = np.array([each.count > 1 for each in configurations])
-        inner_s, parameters_s = np.zeros((2, len(configurations)))
+        seconds = np.zeros((_PHASES, len(configurations), self._count))
+        for node in layer.nodes:
+            seconds[self._phase(node)] += self._node_tables[node].seconds
+        of_pools = [seconds[..., self._pools == pool].sum(axis=2) for pool in set(self._pools)]
+        compute_s = np.max(of_pools, axis=0)
         return LayerCosts(
             layer.name,
             configurations,
-            np.max(of_pools, axis=0) * np.where(are_divided, self._slowdown, 1.0),
-            inner_s,
-            parameters_s,
-            np.zeros_like(seconds),
-            np.all([each.are_measured for each in tables], axis=0),
+            compute_s,
+            np.zeros(len(configurations)),
+            np.zeros_like(compute_s),
+            np.zeros_like(compute_s),
+            np.zeros_like(seconds[0]),
+            np.all([self._node_tables[node].are_measured for node in layer.nodes], axis=0),
         )
+
+    def _phase(self, node: int) -> int:
+        """The phase in which a node is computed, and what it gives is sent."""
+        update_of, operations = self._layers.update_of, self._layers.operations
+        is_assignment = node in update_of and operations[node].is_assignment
+        return int(is_assignment or node in self._layers.gradients)
 
     def _add_variables(self, sums: Sequence[LayerCosts]) -> None:
         """Adds the memory of the variables of which devices have shares."""
@@ -364,15 +441,14 @@ class _Costing:
             given = self._tables.make_whole(shape, [home])
         else:
             given = self._node_tables[tensor[0]].parts.gives[tensor[1]]
-            if tensor in self._alive:
+            if tensor in self._alive and not self._is_parameter(tensor):
                 sums[owner].memory[:] += item_bytes * given.volumes_of_devices(self._count)
         for layer, readers in by_layer.items():
             if layer is None:
                 assert owner is not None
                 places = {self._device_of_node[node] for node, _ in readers}
                 read = self._tables.make_whole(shape, places)
-                sending = self._send(given, read, item_bytes, is_awaited=False)
-                sums[owner].parameters_s[:] += sending[:, 0]
+                self._send_aside(tensor, given, read, item_bytes, sums[owner])
                 continue
             read = self._tables.join(
                 self._node_tables[node].parts.reads[at] for node, at in readers
@@ -381,15 +457,14 @@ class _Costing:
                 updates = self._layers.update_of.keys()
                 if tensor[0] in updates or any(node in updates for node, _ in readers):
                     # As other parameters, they travel while other layers compute.
-                    sending = self._send(given, read, item_bytes, is_awaited=False)
-                    sums[layer].parameters_s[:] += np.diagonal(sending)
+                    self._send_aside(tensor, given, read, item_bytes, sums[layer])
+                    self._add_gathered(tensor, readers, item_bytes, sums[layer])
                 elif given is not read:
                     sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
                 held = item_bytes * read.volumes_of_devices(self._count)
                 if tensor[0] not in self._everywhere:
-                    sending = self._send(given, read, item_bytes, is_awaited=False)
-                    sums[layer].parameters_s[:] += sending[0]
+                    self._send_aside(tensor, given, read, item_bytes, sums[layer])
                     held[:, home] = 0
                 sums[layer].memory[:] += held
             else:
@@ -404,13 +479,43 @@ class _Costing:
             first = next(layer for layer in by_layer if layer is not None)
             sums[first].memory[:, home] += volume(whole(shape)) * item_bytes
 
-    def _send(
-        self, given: BoxTable, read: BoxTable, item_bytes: int, *, is_awaited: bool = True
-    ) -> Floats:
-        key = id(given), id(read), item_bytes, is_awaited
+    def _send(self, given: BoxTable, read: BoxTable, item_bytes: int) -> Floats:
+        key = id(given), id(read), item_bytes
         if key not in self._seconds:
-            self._seconds[key] = self._links.seconds(given, read, item_bytes, is_awaited=is_awaited)
+            self._seconds[key] = self._links.awaited_s(given, read, item_bytes)
         return self._seconds[key]
+
+    def _send_aside(
+        self, tensor: Tensor, given: BoxTable, read: BoxTable, item_bytes: int, costs: LayerCosts
+    ) -> None:
+        """Adds the times of messages for which nothing waits to the costs of their layer."""
+        key = id(given), id(read), item_bytes
+        if key not in self._times:
+            self._times[key] = self._links.times(given, read, item_bytes)
+        for sums, times in zip(
+            (costs.parameters_s, costs.copying_s), self._times[key], strict=True
+        ):
+            # A node in no layer has one configuration.
+            count = len(costs.configurations)
+            sums[self._phase(tensor[0])] += np.diagonal(np.broadcast_to(times, (count, count)))
+
+    def _add_gathered(
+        self,
+        tensor: Tensor,
+        readers: Sequence[tuple[int, int]],
+        item_bytes: int,
+        costs: LayerCosts,
+    ) -> None:
+        """Adds the memory of a parameter that devices put together from shares."""
+        if tensor in self._alive and self._is_parameter(tensor):
+            read = self._tables.join(
+                self._node_tables[node].parts.reads[at]
+                for node, at in readers
+                if node not in self._layers.update_of
+            ).volumes_of_devices(self._count)
+            given = self._node_tables[tensor[0]].parts.gives[tensor[1]]
+            is_gathered = read > given.volumes_of_devices(self._count)
+            costs.memory[:] += item_bytes * np.where(is_gathered, read, 0)
 
     def _gathered(
         self, read: BoxTable, layer: int, shape: tuple[int, ...], item_bytes: int
@@ -464,7 +569,11 @@ class _Costing:
                 are_measured[number] = self._measure(node, degrees, of_convolutions[number])
         moved = self._moved_bytes(tables.reads, input_dtypes(operation.node))
         moved += self._moved_bytes(tables.gives, output_dtypes(operation.node))
-        seconds = np.maximum(of_convolutions, moved / self._memory_rates)
+        are_divided = np.array([[each.count > 1] for each in configurations])
+        slowdown, memory_slowdown = (np.where(are_divided, its, 1) for its in self._slowdowns)
+        seconds = np.maximum(
+            of_convolutions * slowdown, moved / self._memory_rates * memory_slowdown
+        )
         return _NodeTable(tables, seconds, are_measured)
 
     def _measure(self, node: int, degrees: Degrees, seconds: Floats) -> bool:
@@ -500,24 +609,40 @@ class _Costing:
         return shapes[at], int(tf.as_dtype(dtypes(self._view.nodes[node])[at]).size)
 
     def _alive_at_peak(self) -> set[Tensor]:
-        """The tensors of layers in memory at their peak, in topological order."""
+        """The tensors of layers in memory at their peak, in topological order.
+
+        A parameter is one that layers compute with then. Its memory is that of its variable, unless
+        devices put it together.
+        """
         rank = {node: place for place, node in enumerate(self._view.topological_order())}
         spans: dict[Tensor, tuple[int, int]] = {}
         changes = np.zeros(len(rank) + 1)
         for tensor, by_layer in self._readers.items():
-            # What is read of a variable has the memory of the variable.
-            update = self._layers.update_of.get(tensor[0])
-            first = next((source for source, _ in self._view.fanins[tensor[0]]), None)
-            is_read = update is not None and first in update.variables
-            if tensor[0] in self._layers.layer_of and not is_read:
-                last = max(rank[node] for readers in by_layer.values() for node, _ in readers)
-                spans[tensor] = rank[tensor[0]], last
+            if tensor[0] not in self._layers.layer_of:
+                continue
+            is_parameter = self._is_parameter(tensor)
+            uses = [
+                rank[node]
+                for readers in by_layer.values()
+                for node, _ in readers
+                if not (is_parameter and node in self._layers.update_of)
+            ]
+            if not uses:
+                continue
+            spans[tensor] = rank[tensor[0]], max(uses)
+            if not is_parameter:
                 shape, item_bytes = self._described(tensor)
                 held = volume(whole(shape)) * item_bytes
                 changes[rank[tensor[0]]] += held
-                changes[last + 1] -= held
+                changes[max(uses) + 1] -= held
         peak = int(np.argmax(np.cumsum(changes)))
         return {tensor for tensor, (first, last) in spans.items() if first <= peak <= last}
+
+    def _is_parameter(self, tensor: Tensor) -> bool:
+        """Whether a tensor is what is read of a variable of which devices have shares."""
+        update = self._layers.update_of.get(tensor[0])
+        first = next((source for source, _ in self._view.fanins[tensor[0]]), None)
+        return update is not None and first in update.variables
 
 
 def _signature(operation: Operation) -> tuple[object, ...]:

@@ -106,6 +106,7 @@ class LayerGraph:
         preserved: names that must stay.
         shares: the beginning of the names of shares that devices keep; empty if they keep none.
         update_of: the update that a node of a layer belongs to.
+        gradients: the nodes of layers that belong to the backward pass.
     """
 
     view: GraphView
@@ -118,6 +119,7 @@ class LayerGraph:
     preserved: frozenset[str]
     shares: str
     update_of: Mapping[int, Update]
+    gradients: frozenset[int]
 
     def parts(self, node: int, degrees: Degrees) -> Sequence[OpPart] | None:
         """The parts of a layer's node; None if it runs whole."""
@@ -209,6 +211,7 @@ class _Finder:
             self._preserved,
             self._shares,
             update_of,
+            frozenset(node for node in self._layer_of if self._is_gradient[node]),
         )
 
     def _add_updates(self) -> dict[int, Update]:
