@@ -224,7 +224,16 @@ OF_A_CLUSTER = """
     )
     plan = tf_interop.parallelize(model, device_graph=devices, batch_size=32, training=True)
     tf_interop.enable(parallel=plan)
-    for ours, stock in zip(train(), expected):
+
+    class Busy(keras.callbacks.Callback):
+        '''Gives the other host long work before each step, so that it begins others late.'''
+        def on_train_batch_begin(self, batch, logs=None):
+            with tf.device(names[1]):
+                ones = tf.ones([1500, 1500])
+                for _ in range(5):
+                    ones = ones @ ones / 1500
+
+    for ours, stock in zip(train(callbacks=[Busy()]), expected):
         np.testing.assert_allclose(ours, stock, rtol=1e-3, atol=1e-4)
     [graph] = plan.graphs
     planned = [each.sent_bytes for each in graph.prediction.sent]
