@@ -207,10 +207,13 @@ void StepTimes::Plan() {
     const auto simulated_us = [&, &us = of.us, cores = cores](const LanePlan& each) {
       return SimulateLanes(order_, each, one_us, us, cores);
     };
-    if (of.plan != nullptr && simulated_us(plan) > kWorthAnotherPlan * simulated_us(*of.plan)) {
-      continue;
+    const double us = simulated_us(plan);
+    if (of.plan != nullptr) {
+      of.simulated_us = simulated_us(*of.plan);
+      if (us > kWorthAnotherPlan * of.simulated_us) continue;
     }
     of.plan = std::make_shared<LanePlan>(std::move(plan));
+    of.simulated_us = us;
     of.runs = 0;
   }
 }
@@ -221,7 +224,7 @@ StepTimes::Planned StepTimes::BeginRun(int cores) {
   if (found == of_cores_.end() || found->second.plan == nullptr) return {};
   OfCores& of = found->second;
   if (of.runs <= kFirstRuns) ++of.runs;
-  return {of.plan, of.runs <= kFirstRuns};
+  return {of.plan, of.simulated_us, of.runs <= kFirstRuns};
 }
 
 }  // namespace tf_interop

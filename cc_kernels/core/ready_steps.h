@@ -111,7 +111,8 @@ class StepTimes {
 
   struct Planned {
     std::shared_ptr<const LanePlan> plan;
-    bool is_new = false;  // its first runs fill caches of threads
+    double simulated_us = 0;  // of the plan, with the times so far
+    bool is_new = false;      // its first runs fill caches of threads
   };
   // The plan for a run that begins now; null until all steps have times on one core and on `cores`.
   Planned BeginRun(int cores);
@@ -120,7 +121,8 @@ class StepTimes {
   struct OfCores {
     std::vector<double> us;  // by step
     std::shared_ptr<const LanePlan> plan;
-    int runs = 0;  // of the plan
+    double simulated_us = 0;  // of the plan
+    int runs = 0;             // of the plan
   };
 
   const StepOrder& order_;

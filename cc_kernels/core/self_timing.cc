@@ -82,12 +82,13 @@ SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Size
   return run;
 }
 
-void SelfTiming::End(int64_t id, int64_t now_ns, Outcome outcome) {
+void SelfTiming::End(int64_t id, int64_t now_ns, Outcome outcome, double simulated_us) {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto step = FindStep(id);
   if (step == steps_.end()) return;
   if (outcome == Outcome::kTooLong) step->is_too_long = true;
   if (outcome == Outcome::kWarmedUp) step->counts = false;
+  step->simulated_us += simulated_us > 0 ? simulated_us : std::nan("");
   if (--step->left > 0) return;
   WayTrials& trials = step->of->trials;
   if (step->counts && step->turn == trials.turn()) {
@@ -95,7 +96,7 @@ void SelfTiming::End(int64_t id, int64_t now_ns, Outcome outcome) {
     if (step->is_too_long) {
       trials.RecordTooLong(us);
     } else {
-      trials.Record(us);
+      trials.Record(us, std::isnan(step->simulated_us) ? 0 : step->simulated_us);
     }
   }
   steps_.erase(step);

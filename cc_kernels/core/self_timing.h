@@ -61,7 +61,8 @@ class SelfTiming {
     kTooLong,   // the rest of it as in stock TensorFlow
     kWarmedUp,  // for the first time in this form, so its time says little
   };
-  void End(int64_t id, int64_t now_ns, Outcome outcome = Outcome::kRan);
+  // `simulated_us` is the time of the unit's run in a simulation; 0 if there was none.
+  void End(int64_t id, int64_t now_ns, Outcome outcome = Outcome::kRan, double simulated_us = 0);
 
   // One for each sizes of the input, the latest used first.
   std::vector<TrialsReport> Reports(const std::string& graph) const;
@@ -79,7 +80,8 @@ class SelfTiming {
     int way = 0;
     int64_t turn = 0;
     int64_t begin_ns = 0;
-    int left = 0;  // units that have not ended
+    int left = 0;             // units that have not ended
+    double simulated_us = 0;  // of all units so far; NaN if one has none
     std::vector<bool> has_begun;
     bool counts = true;
     bool is_too_long = false;

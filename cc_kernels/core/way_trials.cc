@@ -95,7 +95,8 @@ TrialsReport WayTrials::Report(std::string name, std::string sizes,
   report.is_trying = is_trying_;
   if (total_us_ > 0) report.share_lost = lost_us_ / total_us_;
   for (size_t way = 0; way < entries_.size(); ++way) {
-    report.ways.push_back({way_names[way], entries_[way].median_us, entries_[way].runs});
+    const Entry& entry = entries_[way];
+    report.ways.push_back({way_names[way], entry.median_us, entry.runs, entry.simulated_us});
   }
   return report;
 }
@@ -107,8 +108,9 @@ double WayTrials::limit_us() const {
   return (is_first ? kTooLongAtFirst : kTooLong) * fastest;
 }
 
-void WayTrials::Record(double us) {
+void WayTrials::Record(double us, double simulated_us) {
   ++entries_[way()].runs;
+  entries_[way()].simulated_us = simulated_us;
   total_us_ += us;
   if (is_trying_) {
     if (uncounted_ > 0) {

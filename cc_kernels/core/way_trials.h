@@ -18,8 +18,9 @@ namespace tf_interop {
 struct TrialsReport {
   struct TimedWay {
     std::string way;
-    double median_us = 0;  // 0: not timed
-    int64_t runs = 0;      // that were timed
+    double median_us = 0;     // 0: not timed
+    int64_t runs = 0;         // that were timed
+    double simulated_us = 0;  // 0: it has no plan that was simulated
   };
   std::string name;   // of the graph or stage that is tried
   std::string sizes;  // of its inputs, such as 1x8
@@ -43,8 +44,8 @@ class WayTrials {
   // A run that has taken so long should be finished in way 0; infinite for way 0 itself.
   double limit_us() const;
 
-  // A run of this turn, from its begin to its end, took `us`.
-  void Record(double us);
+  // A run of this turn, from its begin to its end, took `us`; in a simulation `simulated_us`.
+  void Record(double us, double simulated_us = 0);
   // A run of this turn reached the limit after `us`: its way is out of this trial.
   void RecordTooLong(double us);
 
@@ -57,6 +58,7 @@ class WayTrials {
   struct Entry {
     double median_us = 0;  // in the latest trial that it took part in; 0 if it never did
     int64_t runs = 0;
+    double simulated_us = 0;      // of the latest run
     std::vector<double> samples;  // of this trial
   };
 

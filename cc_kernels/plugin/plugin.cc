@@ -69,7 +69,8 @@ void GiveReports(const std::vector<TrialsReport>& reports, TfiSink sink) {
     std::string text = absl::StrCat(report.name, "\n", report.sizes, "\n", report.way, "\n",
                                     report.is_trying ? 1 : 0, "\n", report.share_lost);
     for (const TrialsReport::TimedWay& each : report.ways) {
-      absl::StrAppend(&text, "\n", each.way, "\n", each.median_us, "\n", each.runs);
+      absl::StrAppend(&text, "\n", each.way, "\n", each.median_us, "\n", each.runs, "\n",
+                      each.simulated_us);
     }
     sink(text.data(), text.size());
   }

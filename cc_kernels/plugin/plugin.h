@@ -76,7 +76,8 @@ TFI_EXPORT void TfiReadTimeline(TfiSink sink);
 // Passes what the units of each graph that time themselves found out, for each sizes of its input.
 // The lines are: the graph; the sizes; the way of the next step; whether ways are tried now; the
 // share of the time of timed steps that was lost to slower ways; and for each way its name, the
-// median of its steps in us (0: not timed), and their count.
+// median of its steps in us (0: not timed), their count, and the time of a simulated step in us (0:
+// there was none).
 TFI_EXPORT void TfiReadSelfTimings(TfiSink sink);
 
 // The same for each stage that times itself: its node's name in place of the graph, calls in place

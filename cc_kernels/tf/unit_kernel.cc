@@ -258,10 +258,11 @@ class Unit : public OpKernel {
     }
     // What follows does not count.
     void End() {
-      if (is_timed_) unit_.timing->End(step_, NowNs(), outcome_);
+      if (is_timed_) unit_.timing->End(step_, NowNs(), outcome_, simulated_us_);
       is_timed_ = false;
     }
     void SetWarmedUp() { outcome_ = SelfTiming::Outcome::kWarmedUp; }
+    void SetSimulated(double us) { simulated_us_ = us; }
 
    private:
     const UnitProgram& unit_;
@@ -269,6 +270,7 @@ class Unit : public OpKernel {
     SelfTiming::Run run_;
     bool is_timed_ = false;
     SelfTiming::Outcome outcome_ = SelfTiming::Outcome::kRan;
+    double simulated_us_ = 0;
   };
 
   const Tensor& SplitInput(const OpKernelContext& context, size_t i) const {
@@ -326,12 +328,14 @@ class Unit : public OpKernel {
     const tsl::port::ScopedFlushDenormal flush;     // see FewCores
     NarrowDevice device(context->device(), cores);  // first, because helpers take time to come
     const std::shared_ptr<StepTimes> times = FindTimes(*context);
-    const auto [plan, is_new] = times == nullptr ? StepTimes::Planned() : times->BeginRun(cores);
+    const auto [plan, simulated_us, is_new] =
+        times == nullptr ? StepTimes::Planned() : times->BeginRun(cores);
     StepsRun run(*context, unit_.steps, StepsRun::Kind::kWhole, inputs);
     SetAttributes(*context, &run);
     if (plan != nullptr && device.group() != nullptr &&
         absl::c_linear_search(plan->is_wide, false)) {
       if (is_new) timed->SetWarmedUp();
+      timed->SetSimulated(simulated_us);
       OP_REQUIRES_OK(
           context, RunByGroup(*context, unit_.steps, *plan, unit_.primitive_types, &device, &run));
     } else {

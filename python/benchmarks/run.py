@@ -6,7 +6,8 @@
 compares the numbers of networks with and without the plugin, `compiled_applications` those of
 networks that XLA compiles, `folded_applications` those of folded networks, and `random_networks`
 those of random ones whose variables change. `mixed_precision` compares networks in bfloat16 with
-float32. `serving` serves a network for fifteen minutes.
+float32. `predictions` compares what `tune` and simulated runs say with new programs, and `serving`
+serves a network for fifteen minutes.
 `parallel_papers` and `parallel_scaling` model networks whose layers many GPUs share, and
 `parallel_time` times the search for that. `divided_training` compares training on several devices
 and on one, and `divided_speed` times it on two processes.
@@ -40,6 +41,7 @@ CASES = {
     "mixed_precision": "mixed_precision:CASE",
     "kept_parameters": "kept_parameters:CASE",
     "random_networks": "random_networks:CASE",
+    "predictions": "predictions:CASE",
     "serving": "serving:CASE",
     "parallel_papers": "parallel_papers:CASE",
     "parallel_scaling": "parallel_papers:SCALING_CASE",

@@ -175,6 +175,7 @@ TEST(StepTimesTest, PlansWhenAllTimesAreKnown) {
   record(1, 100);
   ASSERT_NE(times.BeginRun(2).plan, nullptr);
   EXPECT_FALSE(times.BeginRun(2).plan->is_wide[1]);
+  EXPECT_EQ(times.BeginRun(2).simulated_us, 4 * 100);  // two of six steps run beside others
   EXPECT_EQ(times.BeginRun(4).plan, nullptr);
   record(2, 50);  // the least counts: the first runs fill caches
   EXPECT_TRUE(times.BeginRun(2).plan->is_wide[1]);
@@ -194,8 +195,10 @@ TEST(StepTimesTest, KeepsAPlanUnlessAnotherIsFaster) {
   EXPECT_TRUE(first.is_new);
   for (int i = 0; i < 10; ++i) times.BeginRun(2);
   EXPECT_FALSE(times.BeginRun(2).is_new);
+  const double before_us = times.BeginRun(2).simulated_us;
   record(1, {99, 100, 100, 100, 100, 100});
   EXPECT_EQ(times.BeginRun(2).plan, first.plan);
+  EXPECT_EQ(times.BeginRun(2).simulated_us, before_us - 1);
   record(2, Times(6, 50));
   EXPECT_NE(times.BeginRun(2).plan, first.plan);
   EXPECT_TRUE(times.BeginRun(2).is_new);

@@ -285,6 +285,28 @@ TEST_F(OneUnitTest, RunsThatWarmUpDoNotCount) {
   EXPECT_EQ(timing_.Reports("")[0].ways[1].median_us, 90);
 }
 
+TEST(SelfTimingTest, ASimulatedStepIsThatOfAllItsUnits) {
+  SelfTiming timing(/*unit_count=*/2, /*cores=*/2, /*can_divide=*/false);
+  int64_t now_ns = 0;
+  const auto step = [&](int64_t id, double of_second_us) {
+    for (int unit = 0; unit < 2; ++unit) {
+      const SelfTiming::Run run =
+          timing.Begin(id, unit, [] { return SelfTiming::Sizes{1}; }, now_ns);
+      const double us = run.way.cores < 2 ? 0 : unit == 0 ? 30 : of_second_us;
+      timing.End(id, now_ns += run.way.cores == 2 ? 10'000 : 20'000, SelfTiming::Outcome::kRan, us);
+    }
+  };
+  const auto simulated_us = [&] {
+    std::vector<double> found;
+    for (const auto& each : timing.Reports("")[0].ways) found.push_back(each.simulated_us);
+    return found;
+  };
+  for (int i = 0; i < 100; ++i) step(i, 12);
+  EXPECT_EQ(simulated_us(), (std::vector<double>{0, 42, 0}));
+  step(100, 0);  // one unit has no plan any more
+  EXPECT_EQ(simulated_us(), (std::vector<double>{0, 0, 0}));
+}
+
 TEST_F(OneUnitTest, AUnitThatStopsAtTheLimitLeavesTheTrial) {
   for (int i = 0; i < 100; ++i) {
     const SelfTiming::Run run = Begin(i);

@@ -54,13 +54,13 @@ def test_names_the_functions_and_shows_what_was_measured_for_each(units_on_cpus:
 def test_says_how_often_each_way_ran() -> None:
     tried = (
         TimedWay("as stock TensorFlow", 2.0, 40),
-        TimedWay("on 2 cores", 1.25, 960),
+        TimedWay("on 2 cores", 1.25, 960, 1.2),
         TimedWay("on 1 core", 0.0, 0),
     )
     timing = SelfTiming("a1", "1x8x8x3", "on 2 cores", False, 0.012, tried)
     assert str(timing) == (
         "input 1x8x8x3: runs on 2 cores (as stock TensorFlow 2.00 ms in 40 steps, on 2 cores "
-        "1.25 ms in 960 steps); trying took 1.2% of the time"
+        "1.25 ms (1.20 ms simulated) in 960 steps); trying took 1.2% of the time"
     )
 
 

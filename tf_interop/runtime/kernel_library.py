@@ -135,11 +135,19 @@ class TimedWay(NamedTuple):
             `in parts of 4 images`; a stage `as stock TensorFlow`, `as planned` or `in sequence`.
         median_ms: of the runs in the latest trial; 0 if they were not timed.
         runs: how many count; the first after a change do not.
+        simulated_ms: of a run with branches side by side, simulated from the least time of each
+            operation; 0 if the graph does not run so.
     """
 
     way: str
     median_ms: float
     runs: int
+    simulated_ms: float = 0.0
+
+    def __str__(self) -> str:
+        """The times in a few words."""
+        simulated = f" ({self.simulated_ms:.2f} ms simulated)" if self.simulated_ms else ""
+        return f"{self.way} {self.median_ms:.2f} ms{simulated} in {count_of(self.runs, 'step')}"
 
 
 class SelfTiming(NamedTuple):
@@ -164,11 +172,7 @@ class SelfTiming(NamedTuple):
     def __str__(self) -> str:
         """The result in a sentence."""
         state = "still trying" if self.is_trying else f"runs {self.way}"
-        ways = ", ".join(
-            f"{each.way} {each.median_ms:.2f} ms in {count_of(each.runs, 'step')}"
-            for each in self.tried
-            if each.median_ms
-        )
+        ways = ", ".join(str(each) for each in self.tried if each.median_ms)
         return (
             f"input {self.sizes}: {state} ({ways or 'nothing timed yet'}); trying took "
             f"{self.share_lost:.1%} of the time"
@@ -180,8 +184,8 @@ def _read_timings(read: Callable[..., None]) -> list[SelfTiming]:
     for each in _collect(read)[1]:
         name, sizes, way, is_trying, share_lost, *rest = each.decode().split("\n")
         tried = tuple(
-            TimedWay(each_way, float(us) / 1e3, int(runs))
-            for each_way, us, runs in zip(rest[::3], rest[1::3], rest[2::3], strict=True)
+            TimedWay(way, float(us) / 1e3, int(runs), float(simulated_us) / 1e3)
+            for way, us, runs, simulated_us in zip(*(rest[at::4] for at in range(4)), strict=True)
         )
         timings.append(SelfTiming(name, sizes, way, is_trying == "1", float(share_lost), tried))
     return timings
