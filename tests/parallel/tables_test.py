@@ -143,10 +143,10 @@ def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> list[float]
 
 def sending_all_s(
     layers: LayerGraph, chosen: Sequence[Degrees]
-) -> tuple[float, list[float], list[float]]:
+) -> tuple[float, np.ndarray, np.ndarray]:
     """The times to send all tensors to each layer that reads them.
 
-    Of messages that are awaited, and of links and of cores for the others, by phase.
+    Of messages that are awaited, and of links and of cores for the others, by phase and layer.
     """
     view, layer_of = layers.view, layers.layer_of
     reads: dict[tuple[tuple[int, int], int | None], set[Row]] = collections.defaultdict(set)
@@ -170,15 +170,17 @@ def sending_all_s(
                 for part in parts_of(layers, node, chosen[layer]):
                     if (box := part.reads[at]) is not None:
                         reads[tensor, layer].add((part.place, box))
-    awaited_s, aside_s, copying_s = 0.0, [0.0, 0.0], [0.0, 0.0]
+    awaited_s = 0.0
+    aside_s, copying_s = np.zeros((2, 2, len(layers.layers)))
     for (tensor, layer), rows in reads.items():
         # Nothing waits for messages from or to nodes in no layer.
         of_links, of_cores, latency_s = sending_s(given[tensor], rows)
         if layer is not None and tensor[0] in layer_of:
             awaited_s += max(of_links, of_cores) + latency_s
         else:
-            aside_s[phase_of(layers, tensor[0])] += of_links
-            copying_s[phase_of(layers, tensor[0])] += of_cores
+            its = phase_of(layers, tensor[0]), layer_of[tensor[0]] if layer is None else layer
+            aside_s[its] += of_links
+            copying_s[its] += of_cores
     return awaited_s, aside_s, copying_s
 
 
@@ -201,10 +203,18 @@ def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
         chosen = [random_.choice(configurations_of(layer, 4)) for layer in layers.layers]
         awaited_s, aside_s, copying_s = sending_all_s(layers, chosen)
         of_layers = [computing_s(layers, place, each) for place, each in enumerate(chosen)]
+        compute_s = np.array(of_layers).T + copying_s
         expected = awaited_s
-        for phase, compute_s in enumerate(map(sum, zip(*of_layers, strict=True))):
-            # While devices compute, the other messages travel.
-            expected += max(compute_s + copying_s[phase], aside_s[phase])
+        arrived_s = now_s = 0.0
+        for sending_s, computing in zip(aside_s[0], compute_s[0], strict=True):
+            arrived_s += sending_s  # while devices compute the layers before
+            now_s = max(now_s, arrived_s) + computing
+        expected += now_s
+        sent_s = now_s = 0.0
+        for sending_s, computing in zip(aside_s[1, ::-1], compute_s[1, ::-1], strict=True):
+            now_s += computing
+            sent_s = max(sent_s, now_s) + sending_s
+        expected += max(sent_s, now_s)
         if any(each.count > 1 for each in chosen):
             expected += DEVICES.call_s
         assert costs.seconds(costs.choice_of(chosen)) == pytest.approx(expected, rel=1e-5)

@@ -3,8 +3,8 @@
 The model is that of Jia et al., "Exploring Hidden Dimensions in Parallelizing Convolutional Neural
 Networks" (ICML 2018), section 4: layers run one after another, each takes the time of its busiest
 device, and messages between them add to that. Messages with parameters travel while devices compute
-forward and copy what they send, messages with gradients while they compute backward: in both phases
-the longer of the two counts. The messages follow from boxes; nothing here knows any op type.
+the layers before, forward, and messages with gradients while they compute the layers that follow,
+backward. The messages follow from boxes; nothing here knows any op type.
 
 Parameters are read and updated where they are, as in the rewritten graph: each device has its share
 of a large one, and all other parameters are on one device.
@@ -80,22 +80,23 @@ class StepTimes:
 
     Attributes:
         compute_s: time of computing, and of copying parameters and their gradients, by phase.
-        awaited_s: time of messages that a layer waits for.
         parameters_s: time of messages with parameters and their gradients, by phase. They travel
             while devices compute.
+        phases_s: time until both are over, by phase.
+        awaited_s: time of messages that a layer waits for.
         call_s: see `DeviceGraph`; 0 if no layer is divided.
     """
 
     compute_s: Floats
-    awaited_s: float
     parameters_s: Floats
+    phases_s: Floats
+    awaited_s: float
     call_s: float
 
     @property
     def step_s(self) -> float:
         """The time of the step."""
-        phases_s = np.maximum(self.compute_s, self.parameters_s)
-        return self.call_s + self.awaited_s + float(phases_s.sum())
+        return self.call_s + self.awaited_s + float(self.phases_s.sum())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -123,8 +124,8 @@ class DivisionCosts:
     def minimize(self, memory_limits: Sequence[float] | None = None) -> SearchResult:
         """Finds a choice with a short step, with limits in bytes by device.
 
-        The search adds up costs, but each phase of a step takes the longer of two sums. A weighted
-        mean of the two is never longer, so its least value is a bound of the step, for any weights
+        The search adds up costs, but each phase of a step takes at least the longer of two sums. A
+        weighted mean of the two is a bound of the step, and so is its least value, for any weights
         of the phases (Lagrange multipliers). Bisection finds weights with a high bound. There one
         choice computes longer and another sends longer. Between them are those that are like one in
         the first layers, and like the other in the last ones. Others use fewer devices. The best of
@@ -247,12 +248,19 @@ class DivisionCosts:
         """The times of a step with a choice of configurations."""
         awaited_s = total_cost([layer.inner_s for layer in self.layers], self.edges, choice)
         pairs = list(zip(self.layers, choice, strict=True))
+        compute_s = np.array(
+            [each.compute_s[:, its] + each.copying_s[:, its] for each, its in pairs]
+        )
+        parameters_s = np.array([layer.parameters_s[:, its] for layer, its in pairs])
+        # Forward, a layer waits for its parameters, which follow those of the layers before it.
+        # Backward, gradients wait for their layer and for those of the layers after it. Both times
+        # are the longest sum of the messages up to a layer and the computing from it on.
+        left_s = compute_s.sum(axis=0) - np.cumsum(compute_s, axis=0) + compute_s
         return StepTimes(
-            np.sum(
-                [each.compute_s[:, its] + each.copying_s[:, its] for each, its in pairs], axis=0
-            ),
+            compute_s.sum(axis=0),
+            parameters_s.sum(axis=0),
+            np.max(np.cumsum(parameters_s, axis=0) + left_s, axis=0),
             awaited_s,
-            np.sum([layer.parameters_s[:, its] for layer, its in pairs], axis=0),
             self.call_s if any(layer.configurations[its].count > 1 for layer, its in pairs) else 0,
         )
 
