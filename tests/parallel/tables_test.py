@@ -349,6 +349,23 @@ def test_sizes_of_gradients_need_no_tensor() -> None:
     assert costs.parameters_s[:, halves] == pytest.approx(with_result.parameters_s[:, halves])
 
 
+def test_layers_wait_for_whole_nodes_between_them() -> None:
+    def network_with_roll() -> tf.Tensor:
+        return convolution(tf.roll(convolution(image(4, 8, 8, 4), 8, "a"), 1, 0), 8, "b")
+
+    layers = layers_of(network_with_roll)
+    first, second = find_costs(layers, DEVICES, [0] * len(layers.view)).layers
+    halves = first.place_of(Degrees(sample=2))
+    half_bytes = 4 * 4 * 8 * 8 * 8 / 2
+    for costs, (source, target) in ((first, (1, 0)), (second, (0, 1))):
+        sending_s = half_bytes / DEVICES.bytes_per_s[source][target]
+        sending_s += DEVICES.message_s[source][target] + DEVICES.latency_s[source][target]
+        assert costs.inner_s[halves] == pytest.approx(sending_s)
+    # The image and the filter travel aside.
+    aside_s = half_bytes / 2 / DEVICES.bytes_per_s[0][1]
+    assert aside_s < first.parameters_s[0, halves] < 2 * aside_s
+
+
 def test_configurations_divide_all_axes_over_a_share_of_the_devices() -> None:
     [layer, *_] = layers_of(network).layers
     found = configurations_of(layer, 8)

@@ -87,6 +87,18 @@ def test_divides_ops_with_other_operands_and_attributes(
     check(op, inputs, attributes, DEGREES, tolerance=1e-14)
 
 
+@pytest.mark.parametrize("op", ["LRN", "LRNGrad"])
+def test_divides_a_local_response_normalization_by_pixels(op: str) -> None:
+    attributes = {"depth_radius": 2, "bias": 1.5, "alpha": 0.1, "beta": 0.75}
+    count = 1 if op == "LRN" else 3
+    inputs = [values(*IMAGE, seed=seed) for seed in range(count)]
+    degrees = [*DEGREES, Degrees(filter=2)]
+    *_, by_channels = check(op, inputs, attributes, degrees, tolerance=1e-6)
+    # All channels of a pixel are on one device.
+    [part] = by_channels
+    assert part.reads == (((0, 5), (0, 7), (0, 6), (0, 9)),) * count
+
+
 def test_divides_channels_of_nchw_by_filter_and_channel_together() -> None:
     inputs = [values(2, 9, 7, 6), values(9, 1, 1, seed=1)]
     [parts] = check("Mul", inputs, None, [Degrees(filter=2, channel=2)], layout="NCHW")

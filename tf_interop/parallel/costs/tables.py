@@ -52,7 +52,8 @@ class LayerCosts:
         configurations: the ways to divide it, the whole layer first.
         compute_s: time of the busiest device, or of the busiest pool; by phase, forward and
             backward, and configuration.
-        inner_s: time of messages within the layer.
+        inner_s: time of messages within the layer, and to and from nodes in no layer that are
+            between layers.
         parameters_s: time of messages with parameters and their gradients, and to and from other
             nodes in no layer; by phase and configuration.
         copying_s: time in which cores copy these messages; by phase and configuration.
@@ -368,6 +369,7 @@ class _Costing:
         self._seconds: dict[tuple[object, ...], Floats] = {}
         self._times: dict[tuple[int, ...], tuple[Floats, Floats]] = {}
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
+        self._after_layers, self._before_layers = self._find_whole()
         self._readers = self._find_readers()
         self._alive = self._alive_at_peak()
 
@@ -402,6 +404,21 @@ class _Costing:
         update_of, operations = self._layers.update_of, self._layers.operations
         is_assignment = node in update_of and operations[node].is_assignment
         return int(is_assignment or node in self._layers.gradients)
+
+    def _find_whole(self) -> tuple[set[int], set[int]]:
+        """The nodes in no layer that need what a layer computes, and those that a layer needs."""
+        view, layer_of = self._view, self._layers.layer_of
+        after: set[int] = set()
+        before: set[int] = set()
+        order = view.topological_order()
+        for node in order:
+            sources = [source for source, _ in view.fanins[node]]
+            if node not in layer_of and any(each in layer_of or each in after for each in sources):
+                after.add(node)
+        for node in reversed(order):
+            if node in layer_of or node in before:
+                before |= {source for source, _ in view.fanins[node] if source not in layer_of}
+        return after, before
 
     def _add_variables(self, sums: Sequence[LayerCosts]) -> None:
         """Adds the memory of the variables of which devices have shares."""
@@ -456,7 +473,10 @@ class _Costing:
                 assert owner is not None
                 places = {self._device_of_node[node] for node, _ in readers}
                 read = self._tables.make_whole(shape, places)
-                self._send_aside(tensor, given, read, item_bytes, sums[owner])
+                if any(node in self._before_layers for node, _ in readers):
+                    sums[owner].inner_s[:] += self._send(given, read, item_bytes)[:, 0]
+                else:
+                    self._send_aside(tensor, given, read, item_bytes, sums[owner])
                 continue
             read = self._tables.join(
                 self._node_tables[node].parts.reads[at] for node, at in readers
@@ -472,7 +492,10 @@ class _Costing:
             elif owner is None:
                 held = item_bytes * read.volumes_of_devices(self._count)
                 if tensor[0] not in self._everywhere:
-                    self._send_aside(tensor, given, read, item_bytes, sums[layer])
+                    if tensor[0] in self._after_layers:
+                        sums[layer].inner_s[:] += self._send(given, read, item_bytes)[0]
+                    else:
+                        self._send_aside(tensor, given, read, item_bytes, sums[layer])
                     held[:, home] = 0
                 sums[layer].memory[:] += held
             else:

@@ -1,7 +1,7 @@
 """Rules for elementwise ops, and for ops along an axis: sums, means, softmax, broadcasts.
 
 Parts of a sum or a mean over a divided axis are addends: a part's own sum, or its own mean times
-its share of the values. Other ops along an axis need it whole.
+its share of the values. Other ops along an axis need it whole, as local response normalizations do.
 """
 
 from __future__ import annotations
@@ -118,6 +118,21 @@ def _part_of_batch(operation: Operation, place: Place) -> OpPart:
     return OpPart(reads, gives, copied(operation))
 
 
+def _pixels(operation: Operation) -> Extents | None:
+    """The pixels of images whose channels stay together."""
+    shapes = {*operation.input_shapes, *operation.output_shapes}
+    shape = operation.input_shapes[0]
+    if len(shapes) > 1 or len(shape) != 4 or operation.layout != "NHWC":
+        return None
+    return dict(zip((Axis.SAMPLE, Axis.HEIGHT, Axis.WIDTH), shape[:3], strict=True))
+
+
+def _part_of_pixels(operation: Operation, place: Place) -> OpPart:
+    channels = (0, operation.input_shapes[0][3])
+    box = (place[Axis.SAMPLE], place[Axis.HEIGHT], place[Axis.WIDTH], channels)
+    return OpPart((box,) * len(operation.input_shapes), (box,), copied(operation))
+
+
 _ELEMENTWISE = (
     # Activations and their gradients.
     "Relu ReluGrad Relu6 Relu6Grad LeakyRelu LeakyReluGrad Elu EluGrad Selu SeluGrad "
@@ -146,4 +161,5 @@ RULES: dict[str, Rule] = {
         ),
         Rule(_batch, _part_of_batch),
     ),
+    **dict.fromkeys(("LRN", "LRNGrad"), Rule(_pixels, _part_of_pixels)),
 }
