@@ -238,10 +238,10 @@ CASE = Case(
     "python/benchmarks/parallel_papers.py has the rates of the devices and marks those that are "
     "assumed. On such devices, Jia et al. (ICML 2018) measured layer by layer as 1.4 to 2.2 times "
     "as fast as the best of the others; it sent 1.3 to 23 times less. The model gives 1.6 for "
-    "AlexNet at the full rate and 2.3 at a quarter of it, and 1.4 and 1.5 for the others at an "
+    "AlexNet at the full rate and 2.3 at a quarter of it, and 1.4 and 1.3 for the others at an "
     "eighth: the rate that messages reach between nodes is the assumption that decides. Where "
     "everything that data parallelism sends is hidden, the plan is the same and sends as much; "
-    "elsewhere it sends 1.7 to 31 times less than data parallelism.",
+    "elsewhere it sends 1.3 to 47 times less than data parallelism.",
     networks=tuple(f"{network} at {share}" for network in NETWORKS for share in _SHARES),
     measure=measure,
 )
