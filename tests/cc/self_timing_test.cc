@@ -297,8 +297,9 @@ TEST(SelfTimingTest, ASimulatedStepIsThatOfAllItsUnits) {
     }
   };
   const auto simulated_us = [&] {
+    const std::vector<TrialsReport> reports = timing.Reports("");
     std::vector<double> found;
-    for (const auto& each : timing.Reports("")[0].ways) found.push_back(each.simulated_us);
+    for (const auto& each : reports[0].ways) found.push_back(each.simulated_us);
     return found;
   };
   for (int i = 0; i < 100; ++i) step(i, 12);
