@@ -24,7 +24,8 @@ from python.benchmarks.result_file import Case
 from tf_interop.graph.time_limit import collection_pause
 from tf_interop.model.graphs import optimize_graph, trace
 from tf_interop.parallel.costs.devices import Device, DeviceGraph, uniform_device_graph
-from tf_interop.parallel.costs.tables import DivisionCosts, find_costs
+from tf_interop.parallel.costs.step import DivisionCosts
+from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.explain import DATA, WHOLE, baselines
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import prepare

@@ -25,12 +25,8 @@ from profile_values import make_algorithm, make_profile
 from tf_interop.graph.ops import input_dtypes, output_dtypes
 from tf_interop.parallel.costs.devices import Device, DeviceGraph
 from tf_interop.parallel.costs.part_tables import MeasuredParts
-from tf_interop.parallel.costs.tables import (
-    DivisionCosts,
-    LayerCosts,
-    configurations_of,
-    find_costs,
-)
+from tf_interop.parallel.costs.step import DivisionCosts, LayerCosts
+from tf_interop.parallel.costs.tables import configurations_of, find_costs
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.op_parts import OpPart, are_addends
 from tf_interop.parallel.regions import Box, Part, PartedTensor, pieces_of, volume, whole

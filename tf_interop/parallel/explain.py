@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tf_interop.parallel.costs.tables import DivisionCosts
+from tf_interop.parallel.costs.step import DivisionCosts
 from tf_interop.parallel.layers.find import Layer, LayerGraph
 from tf_interop.parallel.layers.heads import PRODUCT_OPS
 from tf_interop.parallel.types import PLAN, Axis, Degrees, LayerExplanation, LayerTimes

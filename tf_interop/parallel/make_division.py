@@ -12,7 +12,8 @@ from tf_interop.parallel.costs.box_tables import Booleans
 from tf_interop.parallel.costs.devices import DeviceGraph
 from tf_interop.parallel.costs.local_devices import number_devices
 from tf_interop.parallel.costs.part_tables import MeasuredParts
-from tf_interop.parallel.costs.tables import DivisionCosts, LayerCosts, find_costs
+from tf_interop.parallel.costs.step import DivisionCosts, LayerCosts
+from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.explain import WHOLE, baselines, explain_layers
 from tf_interop.parallel.layers.find import LayerGraph
 from tf_interop.parallel.layers.prepare import expand_layers

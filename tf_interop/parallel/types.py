@@ -135,7 +135,7 @@ class LayerTimes:
         degrees: the configuration.
         compute_us: time of the busiest device, to compute and to copy parameters and their
             gradients.
-        inner_us: messages within the layer.
+        inner_us: messages within the layer, and to and from whole nodes between layers.
         parameters_us: messages with parameters and their gradients.
         neighbours_us: messages from and to other layers.
     """
