@@ -89,23 +89,35 @@ def test_the_time_of_a_message_is_that_of_the_exchanges_alone(
     assert exchange == (4.0 / 8, 2.0 / 2 / 8)
 
 
-def test_exchanged_values_travel_in_both_directions() -> None:
-    """All values of an exchange are used, so that TensorFlow leaves no message out."""
-    seen: list[tf.Graph] = []
+def rolls_of_an_exchange() -> list[list[tuple[str, str, int]]]:
+    """The device of each copy, that of the copy before it, and its number of readers."""
+    names = make_devices(2)
+    graphs: list[tf.Graph] = []
 
     def build(run: Callable[[], tf.Tensor]) -> object:
-        seen.append(tf.function(run).get_concrete_function().graph)
+        graphs.append(tf.function(run).get_concrete_function().graph)
         return local_devices._Time(1.0, 0.0)
+
+    def before(roll: tf.Operation) -> str:
+        source = roll.inputs[0].op
+        return source.device[-1] if source.type == "Roll" else ""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_devices, "_time", build)
-        local_devices._time_exchange("/device:CPU:0", "/device:CPU:0", 4, count=3)
-    exchange, stay = (
-        [each for each in graph.get_operations() if each.type == "Roll"] for graph in seen
-    )
-    assert (len(exchange), len(stay)) == (6, 3)
-    unused = [each for each in exchange if not each.outputs[0].consumers()]
-    assert not unused
+        local_devices._time_exchange(*names, 4, count=3)
+    rolls = [[op for op in graph.get_operations() if op.type == "Roll"] for graph in graphs]
+    return [
+        [(op.device[-1], before(op), len(op.outputs[0].consumers())) for op in its] for its in rolls
+    ]
+
+
+def test_exchanged_values_travel_in_both_directions() -> None:
+    exchange, stay = in_new_process(rolls_of_an_exchange)
+    # All are used, so that TensorFlow leaves no message out.
+    assert min(readers for *_, readers in [*exchange, *stay]) >= 1
+    ways = [(before, device) for device, before, _ in exchange if before]
+    assert sorted(ways) == [("0", "1")] * 2 + [("1", "0")] * 2
+    assert {device for device, *_ in stay} == {"0"} and len(stay) == 3
 
 
 def test_devices_slow_each_other_by_their_fastest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
