@@ -30,8 +30,8 @@ from tf_interop.parallel.layers.find import LayerGraph, legal_degrees
 from tf_interop.parallel.layers.prepare import prepare
 from tf_interop.parallel.lookup import keys_of_layers, structure_of_layers
 from tf_interop.parallel.types import Axis, Degrees, DividedLayer, GraphDivision, ParallelPlan
-from tf_interop.runtime import packed_calls
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.switch import calls_as_stock
 
 BATCH = 8
 STEPS = 3
@@ -105,7 +105,7 @@ def handed_layers(call: Callable[[], Any]) -> LayerGraph:
     tf_interop.enable()
     # Only arguments of the function can be in shares, not those that it unpacks.
     with (
-        packed_calls.turned_off(),
+        calls_as_stock(),
         get_plugin().observe(lambda graph_def, _: graphs.append(graph_def)),
     ):
         call()

@@ -13,7 +13,6 @@ from python.benchmarks.result_file import Case, in_new_process
 
 ROUNDS = 3
 SECONDS = 2.0
-TUNING_BUDGET = "20s"
 _MOST_STEPS = 2000
 
 
@@ -62,9 +61,7 @@ def _tuned(name: str) -> tuple[float, float]:
     """How many times as fast as stock TensorFlow `tune` says a network is, and the error."""
     import tf_interop
 
-    tuning = tf_interop.tune(
-        _model(name), budget=TUNING_BUDGET, compare_xla=False, use_cache=False, enable=False
-    )
+    tuning = tf_interop.tune(_model(name), compare_xla=False, use_cache=False, enable=False)
     [graph] = tuning.graphs
     assert graph.plan.measured is not None
     ours = graph.plan.measured.ours
@@ -107,12 +104,11 @@ CASE = Case(
     title="What was predicted, and what new programs measure",
     says=f"""
 Networks with one image. "Tune" is how many times as fast as stock TensorFlow `tf_interop.tune` says
-`enable()` is, after {TUNING_BUDGET} in one process, and "error" is the error that it states. "New
-programs" is the median of {ROUNDS} pairs of programs, one with `enable()` and one without, in
-turns; "within" tells whether that is within the error. A network with branches may run them side by
-side, by a plan that the operation makes of the times of its steps. "Simulated" is the time of that
-plan in a simulation, and "measured of simulated" how many times as long the median step of the
-programs is.
+`enable()` is, with its usual budget, and "error" is the error that it states. "New programs" is the
+median of {ROUNDS} pairs of programs, one with `enable()` and one without, in turns; "within" tells
+whether that is within the error. A network with branches may run them side by side, by a plan that
+the operation makes of the times of its steps. "Simulated" is the time of that plan in a simulation,
+and "measured of simulated" how many times as long the median step of the programs is.
 """,
     networks=(
         "NASNetMobile",

@@ -24,8 +24,7 @@ from tf_interop.graph.find_normalizations import (
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
-from tf_interop.model.graphs import optimize_graph, trace
-from tf_interop.tuning.compare import as_step
+from tf_interop.model.graphs import optimize_graph, trace, unread_nodes
 
 v1 = tf.compat.v1
 IMAGE = (4, 48, 48, 16)
@@ -50,6 +49,10 @@ def conv(size: int = 1) -> Any:
 def weights_of(layers: Sequence[Any]) -> list[Any]:
     layers = [getattr(layer, "func", layer) for layer in layers]
     return [weight.value for layer in layers for weight in layer.trainable_variables]
+
+
+def with_fetches(graph_def: graph_pb2.GraphDef) -> Graph:
+    return graph_def, unread_nodes(graph_def)
 
 
 def step_of(
@@ -79,7 +82,7 @@ def step_of(
         gradients = tape.gradient(loss, [image, *weights] if of_image else list(weights))
         return loss, gradients if rate is None else [each * rate for each in gradients]
 
-    return as_step(optimize_graph(trace(step), None))
+    return with_fetches(optimize_graph(trace(step), None))
 
 
 def find(graph_def: graph_pb2.GraphDef, preserve: Sequence[str] = (), device: str = "CPU") -> Found:
@@ -240,7 +243,7 @@ def network(compute_capability: str | None = None, size: int = 48) -> Graph:
     x = layers.GlobalAveragePooling2D()(layers.Activation("tanh")(layers.Add()([x, start])))
     model = keras.Model(image, layers.Dense(5, activation="softmax")(x))
     traced = trace(model, batch_size=4, training=True)
-    return as_step(optimize_graph(traced, compute_capability))
+    return with_fetches(optimize_graph(traced, compute_capability))
 
 
 def random_stack(seed: int) -> Graph:

@@ -18,7 +18,6 @@ from plan_values import PLAN, STAGE, landmarks_of, make_lanes
 
 from tf_interop.errors import PlanError
 from tf_interop.planning.types import (
-    ONE_THREAD,
     OURS,
     STOCK,
     XLA,
@@ -127,23 +126,22 @@ def test_refuses_with_its_place(
 
 
 @pytest.mark.parametrize(
-    ("ratios", "ours", "fastest"),
+    ("ratios", "fastest"),
     [
-        ({}, STOCK, STOCK),
-        ({OURS: 1.2, XLA: 1.25}, OURS, OURS),
-        ({OURS: 1.2, XLA: 1.27}, OURS, XLA),
-        ({OURS: 0.9, ONE_THREAD: 1.04}, OURS, STOCK),
-        ({ONE_THREAD: 1.06, XLA: 0.5}, STOCK, ONE_THREAD),
+        ({OURS: 0.9}, STOCK),
+        ({OURS: 1.2, XLA: 1.25}, OURS),
+        ({OURS: 1.2, XLA: 1.27}, XLA),
+        ({OURS: 0.9, XLA: 1.04}, STOCK),
     ],
 )
-def test_another_variant_is_fastest_only_if_it_is_clearly_faster(
-    ratios: dict[str, float], ours: str, fastest: str
+def test_xla_is_fastest_only_if_it_is_clearly_faster(
+    ratios: dict[str, float], fastest: str
 ) -> None:
     compared = [
         ComparedStep(name, 20 / ratio, ratio) for name, ratio in ({STOCK: 1.0} | ratios).items()
     ]
     measured = MeasuredStep(tuple(compared), way="on one core", cores=2)
-    assert (measured.stock_ms, measured.ours.name, measured.fastest.name) == (20, ours, fastest)
+    assert (measured.stock_ms, measured.ours.name, measured.fastest.name) == (20, OURS, fastest)
 
 
 APART = make_lanes("a:eng0", "b:eng1 c:eng2")

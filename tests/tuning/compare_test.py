@@ -1,59 +1,73 @@
-"""Comparing a graph as the plugin changes it with stock TensorFlow."""
+"""Comparing a graph with stock TensorFlow in new processes."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 import tensorflow as tf
-from tuning_graphs import FETCHES, branches, training_step
+from tuning_graphs import branches, training_step
 
-from tf_interop.graph.program import UNIT_OP, decode_node
-from tf_interop.planning.types import ONE_THREAD, OURS, STOCK
-from tf_interop.runtime.kernel_library import load_kernel_library
+from tf_interop.child_process import Ended
+from tf_interop.errors import GraphError
+from tf_interop.model.graphs import TracedGraph, trace
+from tf_interop.planning.types import OURS, STOCK, XLA, ComparedStep
 from tf_interop.tuning import compare
-from tf_interop.tuning.compare import as_step, changed_graph, compare_with_stock
+from tf_interop.tuning.compare import compare_with_stock, time_xla
+from tf_interop.tuning.timed_steps import Timed
 
 
-@pytest.fixture(autouse=True)
-def on_several_cores(units_on_cpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "core_count", lambda: 3)
+def timed(ratio: float, *, error: float = 0.01, way: str | None = "on 2 cores") -> Timed:
+    steps = ComparedStep(STOCK, 20.0, 1.0, 0.0), ComparedStep(OURS, 20 / ratio, ratio, error)
+    return Timed(steps, way)
 
 
-@pytest.mark.parametrize("is_training", [False, True])
-def test_the_changed_graph_is_timed_once_it_has_found_its_way(is_training: bool) -> None:
-    stock, fetches = (training_step(), ["update"]) if is_training else (branches(), FETCHES)
-    changed, timed_graph = changed_graph(stock, fetches)
-    units = [decode_node(node) for node in changed.node if node.op == UNIT_OP]
-    assert {unit.timed_graph for unit in units} == {timed_graph} != {""}
-    said: list[str] = []
-    found = compare_with_stock(stock, fetches, budget_s=2.0, say=said.append)
-    assert [each.name for each in found.compared] == [STOCK, OURS, ONE_THREAD]
-    assert found.cores == 3 and said
-    timings = load_kernel_library().read_self_timings()
-    [ways] = [[way.way for way in each.tried] for each in timings if each.name == timed_graph]
-    assert found.way in ways
+def compare_made_up(results: list[Timed], monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
+    ended = [Ended(0, msgspec.json.encode(each), "") for each in results]
+    monkeypatch.setattr(compare, "run_module", lambda *_: ended.pop(0))
+    return compare_with_stock(trace(branches()), **options)
 
 
-def test_without_time_the_graph_is_still_trying() -> None:
-    assert compare_with_stock(branches((3, 7)), FETCHES, budget_s=0.0).way is None
+def test_says_the_middle_and_how_much_processes_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_up = [timed(each) for each in (2.0, 1.5, 1.7, 1.9, 1.8)]
+    found = compare_made_up(made_up, monkeypatch, budget_s=60.0)
+    stock, ours = found.compared
+    assert (stock.step_ms, ours.ratio, found.way) == (20.0, 1.8, "on 2 cores")
+    # Twice the standard deviation.
+    assert ours.error == pytest.approx(2 * 0.19235, rel=1e-3)
 
 
-@pytest.mark.parametrize("cores", [1, 2])
-def test_a_graph_that_does_not_change_is_compared_with_one_thread(
-    cores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compare, "core_count", lambda: cores)
-    with tf.Graph().as_default() as graph:
-        tf.identity(tf.compat.v1.placeholder(tf.float32, (2,)), "joined")
-    found = compare_with_stock(graph.as_graph_def(), FETCHES, budget_s=0.0)
-    assert [each.name for each in found.compared] == [STOCK, ONE_THREAD][:cores]
-    assert found.way == ""
+def test_runs_two_processes_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    alike = [timed(2.0, error=0.5), timed(2.0, error=0.5)]
+    found = compare_made_up(alike, monkeypatch, budget_s=0.0)
+    assert (found.ours.ratio, found.ours.error) == (2.0, 0.5)
+    tries = [timed(2.0), timed(2.0, way=None)]
+    assert compare_made_up(tries, monkeypatch, budget_s=0.0).way is None
 
 
-def test_a_step_runs_nodes_that_give_results_or_are_unread() -> None:
-    graph_def = training_step()
-    result = graph_def.node.add(name="result", op="_Retval", input=["relu"])
-    result.attr["T"].type = tf.float32.as_datatype_enum
-    graph_def.node.add(name="unused", op="Placeholder")
-    step, fetches = as_step(graph_def)
-    assert fetches == ["relu", "update"]
-    assert "result" not in {node.name for node in step.node}
+def test_a_process_that_crashes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "run_module", lambda *_: Ended(-9, b"", "one\ntwo\n"))
+    with pytest.raises(GraphError, match=r"ran its steps was ended by SIGKILL\. It said last: two"):
+        compare_with_stock(trace(branches()), budget_s=0.0)
+    assert "that compiled it was ended by SIGKILL" in time_xla(trace(branches()), limit_s=1)
+
+
+def test_a_function_is_timed_with_xla_at_a_batch_size() -> None:
+    filters = tf.Variable(tf.ones((3, 3, 4, 4)))
+
+    @tf.function(input_signature=[tf.TensorSpec((None, 8, 8, 4))])
+    def function(images: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(images, filters, 1, "SAME")
+
+    step = time_xla(trace(function, batch_size=2), limit_s=120)
+    assert isinstance(step, ComparedStep)
+    assert (step.name, step.error) == (XLA, None)
+    assert step.step_ms > 0 and step.ratio > 0
+
+
+@pytest.mark.parametrize(
+    ("traced", "results"), [(trace(branches()), ["joined"]), (trace(training_step()), [])]
+)
+def test_what_has_side_effects_is_not_fetched(traced: TracedGraph, results: list[str]) -> None:
+    assert compare._work_of(traced, timed_s=1.0).results == results

@@ -16,7 +16,7 @@ from tf_interop.cli.main import Result, command
 from tf_interop.cli.progress import model_loaded
 from tf_interop.measure.device import ask_for_all_hardware_queues
 from tf_interop.planning.show import doubt, name_graph, summarize_graph
-from tf_interop.planning.types import XLA, Plan, save_plan
+from tf_interop.planning.types import Plan, save_plan
 from tf_interop.terminal import UNKNOWN, new_table, print_on
 from tf_interop.tuning.cache import cache_folder, cached_plans, clear_cache
 
@@ -57,9 +57,9 @@ def tune(
 ) -> Result:
     """Finds by measurement what beats stock TensorFlow on this machine.
 
-    The command measures whole steps in one process, in turns: stock TensorFlow, stock TensorFlow
-    with one thread for each operation, and MODEL as tf_interop.enable() changes it, after it has
-    found its way to run. The model runs on random values.
+    The command measures steps as programs run them, in several new processes: stock TensorFlow,
+    and, in turns with it, MODEL as tf_interop.enable() changes it, after it has found its way to
+    run. The model runs on random values.
 
     The result is cached in the user's cache folder, where tf_interop.tune(model) finds it.
 
@@ -151,11 +151,11 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
             table.add_row(each.name, f"{each.step_ms:.2f}", f"{each.ratio:.3f}{error}")
         print_on(console, table)
         of_xla = ""
-        if measured.variant(XLA) is not None:
+        if measured.xla is not None:
             of_xla = " XLA ran in a process of its own, beside stock TensorFlow there."
         print_on(
             console,
-            f"times as fast as stock TensorFlow; ± is the spread over the turns.{of_xla}",
+            f"times as fast as stock TensorFlow; ± is how much processes differ.{of_xla}",
         )
         if isinstance(graph.xla, str):
             print_on(console, f"XLA was not measured: {graph.xla}.")

@@ -22,10 +22,10 @@ from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import COLOCATION, GraphView, parse_input
 from tf_interop.model.keras_functions import KerasFunction, fill_shape, keras_of, trace_keras
 from tf_interop.planning.types import GraphMode
-from tf_interop.runtime import packed_calls
 from tf_interop.runtime.fold_pass import run_fold_pass
-from tf_interop.runtime.plugin import Plugin, get_plugin
+from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.settings import DEFAULT_KEPT_MB, GraphItem, Settings
+from tf_interop.runtime.switch import changing_nothing
 
 _STALE_ATTRIBUTES = (
     *("_output_shapes", "_input_shapes", "_handle_shapes", "_handle_dtypes"),
@@ -208,16 +208,20 @@ def optimize_graph(traced: TracedGraph, compute_capability: str | None) -> graph
         ValueError: an input's shape is unknown.
         GraphError: TensorFlow refuses the graph.
     """
-    fetches = traced.fetches or _unread_nodes(traced.graph_def)
+    fetches = traced.fetches or unread_nodes(traced.graph_def)
     with _refusals_explained("optimize the graph"):
         # Grappler chooses layouts by shapes, which may still leave the batch open.
-        shaped = _with_shapes(traced)
+        shaped = with_shapes(traced)
         optimized = tensorflow_internals.optimize_for_device(shaped, fetches, compute_capability)
     return with_inferred_shapes(optimized)
 
 
-def _with_shapes(traced: TracedGraph) -> graph_pb2.GraphDef:
-    """The graph with VarHandleOps, and the shapes of all nodes' outputs."""
+def with_shapes(traced: TracedGraph) -> graph_pb2.GraphDef:
+    """The graph with VarHandleOps, and the shapes of all nodes' outputs.
+
+    Raises:
+        ValueError: an input's shape is unknown.
+    """
     graph_def = graph_pb2.GraphDef()
     graph_def.CopyFrom(traced.graph_def)
     for node in graph_def.node:
@@ -241,7 +245,7 @@ def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_
     """
     if traced.is_compiled:
         with _refusals_explained("infer the graph's shapes"):
-            view = GraphView(_with_shapes(traced), traced.fetches)
+            view = GraphView(with_shapes(traced), traced.fetches)
         return fuse_epilogues(view, find_epilogues(view, GraphProperties(view)))
     device_type = "CPU" if compute_capability is None else "GPU"
     optimized = optimize_graph(traced, compute_capability)
@@ -359,7 +363,7 @@ def _graph_of(
     def run(count: int) -> list[float]:
         call = runner()
         # What is optimized now is timed as stock TensorFlow.
-        with _variables_kept(function), _rewriting_nothing(get_plugin()):
+        with _variables_kept(function), changing_nothing():
             return [_seconds(call) for _ in range(count)]
 
     return TracedGraph(
@@ -404,7 +408,7 @@ def _inline_calls(
     if not graph_def.library.function:
         return graph_def
     with _refusals_explained("inline the graph's function calls"):
-        fetches = fetches or _unread_nodes(graph_def)
+        fetches = fetches or unread_nodes(graph_def)
         return tensorflow_internals.inline_function_calls(graph_def, fetches)
 
 
@@ -434,26 +438,10 @@ def _needed_for(fetches: Collection[str], graph_def: graph_pb2.GraphDef) -> grap
     return pruned
 
 
-def _unread_nodes(graph_def: graph_pb2.GraphDef) -> list[str]:
+def unread_nodes(graph_def: graph_pb2.GraphDef) -> list[str]:
     """The names of the nodes that no other node reads."""
     read = {parse_input(text)[0] for node in graph_def.node for text in node.input}
     return [node.name for node in graph_def.node if node.name not in read]
-
-
-@contextlib.contextmanager
-def _rewriting_nothing(plugin: Plugin) -> Iterator[None]:
-    """Makes TensorFlow call the plugin with each function's own graph, and changes none."""
-    settings, option = plugin.settings, tensorflow_internals.plugin_optimizers_option()
-    plugin.settings = Settings()
-    try:
-        if option is False:
-            tensorflow_internals.set_plugin_optimizers_option(True)
-        with packed_calls.turned_off():
-            yield
-    finally:
-        if option is False:
-            tensorflow_internals.set_plugin_optimizers_option(False)
-        plugin.settings = settings
 
 
 def is_count(value: object) -> bool:

@@ -13,8 +13,6 @@ from tf_interop.measure.other_load import MOST_OTHER_LOAD
 from tf_interop.planning.explain import SHARED_RESOURCES, sum_of_uses
 from tf_interop.planning.sm_model import SmUse
 from tf_interop.planning.types import (
-    ONE_THREAD,
-    OURS,
     XLA,
     GraphPlan,
     GraphPrediction,
@@ -284,38 +282,21 @@ def _reasons(planned: PlannedStage) -> Iterator[str]:
 
 
 def verdict(graph: GraphPlan) -> str:
-    """States any `doubt`, the gain of a plan's entry, and what gains more if anything does."""
+    """States any `doubt`, the gain of a plan's entry, and that XLA gains more if it does."""
     measured = graph.measured
     advice = ""
-    if measured is not None and measured.fastest.name in _ADVICE:
-        advice = _advise(measured.fastest.name, measured.fastest.ratio)
+    if measured is not None and measured.fastest.name == XLA:
+        advice = say_xla_is_faster(measured.fastest.ratio)
     return " ".join(filter(None, (doubt(graph), _gain(graph), advice)))
 
 
 def say_xla_is_faster(ratio: float) -> str:
     """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
-    return _advise(XLA, ratio)
-
-
-def _advise(name: str, ratio: float) -> str:
-    what, cure = _ADVICE[name]
-    return f"{what} is {ratio:.2f} times as fast as stock TensorFlow: {cure}"
-
-
-_ADVICE = {
     # On a CPU it was measured with TensorFlow's own kernels for depthwise convolutions.
-    XLA: (
-        "XLA",
-        "compile the model with jit_compile=True instead, and keep tf_interop.enable(), without "
-        "the plan.",
-    ),
-    ONE_THREAD: (
-        "One thread for each operation",
-        "call tf.config.threading.set_intra_op_parallelism_threads(1) before anything else, "
-        "instead of tf_interop.enable().",
-    ),
-}
-"""What to do if a variant is the fastest that asks the user to change the program."""
+    return (
+        f"XLA is {ratio:.2f} times as fast as stock TensorFlow: compile the model with "
+        "jit_compile=True instead, and keep tf_interop.enable(), without the plan."
+    )
 
 
 def _gain(graph: GraphPlan) -> str:
@@ -348,8 +329,6 @@ def _gain(graph: GraphPlan) -> str:
 def _measured_gain(graph: GraphPlan, measured: MeasuredStep) -> str:
     """How much faster `tf_interop.enable()` is than stock TensorFlow, and how it runs the graph."""
     ours = measured.ours
-    if ours.name != OURS:
-        return "tf_interop.enable() changes nothing in this graph."
     steps = f"{ours.step_ms:.2f} ms per step instead of {measured.stock_ms:.2f} ms"
     if ours.is_gain:
         how = f"It runs {measured.way}." if measured.way else ""

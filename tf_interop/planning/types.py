@@ -237,7 +237,7 @@ class ComparedStep:
     Attributes:
         step_ms: median.
         ratio: speed relative to stock TensorFlow in the same process.
-        error: of `ratio`; None if it is unknown.
+        error: of `ratio`, between processes; None if it is unknown.
     """
 
     name: str
@@ -252,7 +252,6 @@ class ComparedStep:
 
 
 STOCK = "stock TensorFlow"
-ONE_THREAD = "stock, with intra_op=1"
 OURS = "tf_interop.enable()"
 XLA = "XLA (jit_compile=True)"
 """The names of the variants in a comparison."""
@@ -263,14 +262,14 @@ class MeasuredStep:
     """Measured steps of a graph on the machine that its plan was made on.
 
     Attributes:
-        compared: all variants of the measurement, stock TensorFlow first.
+        compared: stock TensorFlow, `tf_interop.enable()`, and perhaps XLA.
         way: how the graph, which times itself, ran; empty if it has no units, None if it was still
             trying ways.
         cores: cores that TensorFlow uses.
         other_load: share of the cores that other programs took meanwhile.
     """
 
-    compared: Annotated[tuple[ComparedStep, ...], msgspec.Meta(min_length=1)]
+    compared: Annotated[tuple[ComparedStep, ...], msgspec.Meta(min_length=2)]
     way: str | None
     cores: PositiveCount
     other_load: Share = 0.0
@@ -282,19 +281,20 @@ class MeasuredStep:
 
     @property
     def ours(self) -> ComparedStep:
-        """The step under `tf_interop.enable()`, or stock's if that changes nothing."""
-        return self.variant(OURS) or self.compared[0]
+        """The step under `tf_interop.enable()`."""
+        return self.compared[1]
 
     @property
     def fastest(self) -> ComparedStep:
-        """The fastest variant; ours or stock's, unless another is clearly faster than both."""
-        usual = max((self.compared[0], self.ours), key=lambda each: each.ratio)
+        """The fastest variant; ours or stock's, unless XLA is clearly faster than both."""
+        usual = max(self.compared[:2], key=lambda each: each.ratio)
         best = max(self.compared, key=lambda each: each.ratio)
         return best if best.ratio > CLEARLY_FASTER * usual.ratio else usual
 
-    def variant(self, name: str) -> ComparedStep | None:
-        """The step of a variant; None if it was not measured."""
-        return next((each for each in self.compared if each.name == name), None)
+    @property
+    def xla(self) -> ComparedStep | None:
+        """The step under XLA; None if it was not measured."""
+        return next((each for each in self.compared if each.name == XLA), None)
 
 
 GraphMode = Literal["inference", "training"]

@@ -20,11 +20,10 @@ This module changes methods of classes that TensorFlow does not document: `Concr
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import operator
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -83,23 +82,16 @@ def turn_on() -> None:
 
 def turn_off() -> None:
     """Calls functions as TensorFlow does, from now on."""
-    if _ConcreteFunction._call_flat is not _call_flat:
+    if not is_on():
         return
     _ConcreteFunction._call_flat = _stock_call_flat
     _ConcreteFunction.captured_inputs = _stock_captured_inputs
     _FunctionType.__hash__ = _stock_hash
 
 
-@contextlib.contextmanager
-def turned_off() -> Iterator[None]:
-    """Calls functions as TensorFlow does inside the `with` block, in all threads."""
-    was_on = _ConcreteFunction._call_flat is _call_flat
-    turn_off()
-    try:
-        yield
-    finally:
-        if was_on:
-            turn_on()
+def is_on() -> bool:
+    """Whether variables are packed."""
+    return _ConcreteFunction._call_flat is _call_flat
 
 
 def _hash(self: Any) -> int:

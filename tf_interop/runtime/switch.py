@@ -7,7 +7,9 @@ set it; setting it directly does the same, except for XLA's depthwise convolutio
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 import tensorflow as tf
 from absl import logging
@@ -142,6 +144,37 @@ def disable() -> None:
     known_calls.turn_off()
     # TensorFlow keeps options by thread, so functions of other threads still reach the pass once.
     tensorflow_internals.optimize_functions_anew()
+
+
+@contextlib.contextmanager
+def calls_as_stock() -> Iterator[None]:
+    """Calls functions as TensorFlow does inside the `with` block, in all threads."""
+    was_on = packed_calls.is_on()
+    packed_calls.turn_off()
+    known_calls.turn_off()
+    try:
+        yield
+    finally:
+        if was_on:
+            packed_calls.turn_on()
+            known_calls.turn_on()
+
+
+@contextlib.contextmanager
+def changing_nothing() -> Iterator[None]:
+    """Inside the `with` block TensorFlow shows the plugin its graphs, and none is changed."""
+    plugin = get_plugin()
+    settings, option = plugin.settings, tensorflow_internals.plugin_optimizers_option()
+    plugin.settings = Settings()
+    try:
+        if option is False:
+            tensorflow_internals.set_plugin_optimizers_option(True)
+        with calls_as_stock():
+            yield
+    finally:
+        if option is False:
+            tensorflow_internals.set_plugin_optimizers_option(False)
+        plugin.settings = settings
 
 
 def make_settings(

@@ -1,80 +1,76 @@
-"""Measures whole steps of a graph in stock TensorFlow and as `tf_interop.enable()` changes it."""
+"""Compares steps of a graph with stock TensorFlow, in processes that run it as programs do."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+import msgspec
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
 
-from tf_interop.graph.view import parse_input
+from tf_interop import tensorflow_internals
+from tf_interop.child_process import describe_end, run_module
+from tf_interop.errors import GraphError
 from tf_interop.measure.other_load import OtherLoad
-from tf_interop.planning.types import ONE_THREAD, OURS, STOCK, MeasuredStep
-from tf_interop.runtime.graph_pass import change_graph
-from tf_interop.runtime.kernel_library import load_kernel_library
-from tf_interop.runtime.settings import DEFAULT_KEPT_MB, GraphItem, Settings
-from tf_interop.tuning.step_bench import Variant, compare_in_turns, steps_of
+from tf_interop.model.graphs import TracedGraph, unread_nodes, with_shapes
+from tf_interop.planning.types import ComparedStep, MeasuredStep
+from tf_interop.tuning import timed_steps
+from tf_interop.tuning.timed_steps import Timed, Work
 
-_THE_CPU = "/device:CPU:0"
+_FEWEST_PROCESSES = 2
+_MOST_PROCESSES = 5
+_LONGEST_TIMED_S = 3.0
+_PATIENCE_S = 900.0
+"""How long a process may take beyond its time, for TensorFlow's start and its own optimizers."""
 
 
 def compare_with_stock(
-    stock: graph_pb2.GraphDef,
-    fetches: Sequence[str],
-    *,
-    budget_s: float,
-    say: Callable[[str], None] = lambda text: None,
+    traced: TracedGraph, *, budget_s: float, say: Callable[[str], None] = lambda text: None
 ) -> MeasuredStep:
-    """Measures a graph unchanged, changed, and unchanged with one thread for each operation.
+    """Measures a graph with and without `tf_interop.enable()` on a CPU, in several new processes.
 
     Args:
-        stock: the graph as Grappler hands it over for a CPU, in the form of `as_step`.
-        fetches: the nodes that a step runs.
-        budget_s: how long to measure; a measurement that has begun is finished.
+        traced: the graph; its inputs and variables get random values.
+        budget_s: how long to measure; two processes run in any case.
         say: called with a few words on the progress.
+
+    Raises:
+        ValueError: an input's shape is unknown.
+        GraphError: TensorFlow refuses the graph, or a process crashed.
     """
-    end = time.perf_counter() + budget_s
-    cores = core_count()
+    start = time.perf_counter()
     others = OtherLoad()
-    ours, timed_graph = changed_graph(stock, fetches)
-    variants = [Variant(STOCK, stock, fetches)]
-    if ours is not stock:
-        variants.append(Variant(OURS, ours, fetches))
-    if cores > 1:
-        variants.append(Variant(ONE_THREAD, stock, fetches, intra_op_threads=1))
-    with steps_of(variants) as steps:
-        if timed_graph:
-            say("trying ways to run the changed graph")
-        half = time.perf_counter() + (end - time.perf_counter()) / 2
-        while _way_of(timed_graph) is None and time.perf_counter() < half:
-            steps[OURS]()
-        way = _way_of(timed_graph)
-        say("comparing it with stock TensorFlow, in turns")
-        compared = compare_in_turns(steps, budget_s=max(0.5, end - time.perf_counter()))
-    return MeasuredStep(compared, way, cores, others.share())
+    work = _work_of(traced, trying_s=budget_s / 3, timed_s=min(_LONGEST_TIMED_S, budget_s / 8))
+    found: list[Timed] = []
+    while len(found) < _MOST_PROCESSES:
+        taken_s = time.perf_counter() - start
+        if len(found) >= _FEWEST_PROCESSES and taken_s * (1 + 1 / len(found)) > budget_s:
+            break
+        say(f"comparing it with stock TensorFlow, in process {len(found) + 1}")
+        found.append(_run(traced, work))
+    return _summary(found, others.share())
 
 
-def changed_graph(
-    stock: graph_pb2.GraphDef, fetches: Sequence[str]
-) -> tuple[graph_pb2.GraphDef, str]:
-    """The graph as the plugin changes it without a plan, and the name under which it is timed.
+def time_xla(traced: TracedGraph, *, limit_s: float) -> ComparedStep | str:
+    """Compares a graph that XLA compiles with stock TensorFlow, in a new process.
 
-    The name is empty if it has no units.
+    XLA may take minutes to compile a network, and only ending its process stops it.
+
+    Returns:
+        The step, or why it was not measured.
     """
-    settings = Settings(times_itself=True, kept_mb=DEFAULT_KEPT_MB)
-    changed = change_graph(stock, GraphItem("CPU", fetches, fetches), settings)
-    timed_graph = "" if changed.report is None else changed.report.timed_graph
-    return changed.graph_def or stock, timed_graph
-
-
-def _way_of(timed_graph: str) -> str | None:
-    """How a graph runs at the size that ran last; as in `MeasuredStep`."""
-    for each in load_kernel_library().read_self_timings():
-        if timed_graph and each.name == timed_graph:
-            return None if each.is_trying else each.way
-    return ""
+    work = _work_of(traced, is_compiled=True, timed_s=_LONGEST_TIMED_S)
+    ended = run_module(timed_steps.__name__, msgspec.msgpack.encode(work), limit_s)
+    if ended.code is None:
+        return f"compiling and timing it took longer than {limit_s:.0f} s"
+    if not ended.result:
+        return f"the process that compiled it {describe_end(ended.code)}"
+    timed = msgspec.json.decode(ended.result, type=Timed | str)
+    # Only errors of variants that were timed in one process compare.
+    return timed if isinstance(timed, str) else dataclasses.replace(timed.compared[1], error=None)
 
 
 def core_count() -> int:
@@ -83,19 +79,49 @@ def core_count() -> int:
     return min(cores, tf.config.threading.get_intra_op_parallelism_threads() or cores)
 
 
-def as_step(graph_def: graph_pb2.GraphDef) -> tuple[graph_pb2.GraphDef, list[str]]:
-    """Turns a function's flat graph into one that a Session can run.
+def _run(traced: TracedGraph, work: Work) -> Timed:
+    limit_s = work.trying_s + work.timed_s + _PATIENCE_S
+    ended = run_module(timed_steps.__name__, msgspec.msgpack.encode(work), limit_s)
+    if not ended.result:
+        how = f"took longer than {limit_s:.0f} s"
+        if ended.code is not None:
+            how = describe_end(ended.code)
+        said = ended.said.strip().splitlines() or [""]
+        raise GraphError(
+            f"{traced.name} cannot be timed: the process that ran its steps {how}. It said last: "
+            f"{said[-1]}"
+        )
+    return msgspec.json.decode(ended.result, type=Timed)
 
-    Returns:
-        The graph without its `_Retval` nodes, and the names of the nodes that a step runs: those
-        that compute the results and those that nothing reads.
-    """
-    step = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
-    step.node.extend(node for node in graph_def.node if node.op != "_Retval")
-    for node in step.node:
-        node.device = node.device or _THE_CPU
-    read = {parse_input(text)[0] for node in step.node for text in node.input}
-    unread = [node.name for node in step.node if node.name not in read]
-    results = [parse_input(node.input[0])[0] for node in graph_def.node if node.op == "_Retval"]
-    inputs = {node.name for node in step.node if node.op in ("Placeholder", "VarHandleOp")}
-    return step, [name for name in dict.fromkeys((*results, *unread)) if name not in inputs]
+
+def _summary(found: list[Timed], other_load: float) -> MeasuredStep:
+    """The process in the middle, with an error that covers how much processes differ."""
+    in_order = sorted(found, key=lambda each: each.compared[1].ratio)
+    middle = in_order[(len(in_order) - 1) // 2]
+    stock, ours = middle.compared
+    spread = 2 * statistics.stdev(each.compared[1].ratio for each in found)
+    ours = dataclasses.replace(ours, error=max(spread, ours.error or 0.0))
+    way = None if any(each.way is None for each in found) else middle.way
+    return MeasuredStep((stock, ours), way, core_count(), other_load)
+
+
+def _work_of(
+    traced: TracedGraph, *, timed_s: float, trying_s: float = 0.0, is_compiled: bool = False
+) -> Work:
+    graph_def = with_shapes(traced)
+    # What has side effects runs without being fetched.
+    stateful = {
+        node.name
+        for node in graph_def.node
+        if (op_def := tensorflow_internals.op_def(node.op)) is None or op_def.is_stateful
+    }
+    fetches = dict.fromkeys(traced.fetches or unread_nodes(graph_def))
+    return Work(
+        graph_def.SerializeToString(),
+        [name for name in fetches if name not in stateful],
+        is_compiled,
+        trying_s,
+        timed_s,
+        tf.config.threading.get_intra_op_parallelism_threads(),
+        tf.config.threading.get_inter_op_parallelism_threads(),
+    )

@@ -58,14 +58,13 @@ from tf_interop.runtime.switch import enable as enable_plugin
 from tf_interop.structure import Structure
 from tf_interop.terminal import ProgressLines
 from tf_interop.tuning.cache import load_cached, save_cached
-from tf_interop.tuning.compare import as_step, compare_with_stock, core_count
-from tf_interop.tuning.xla import time_xla
+from tf_interop.tuning.compare import compare_with_stock, core_count, time_xla
 
 _HARMLESS_OPS = re.compile("Var|ReadVariable|Assign|Resource(Apply|Gather|Scatter)|Random|Multinom")
 """The stateful ops that only have state, or random numbers."""
 
-# A program's steps differ by a few percent from steps timed in a Session.
 _LEAST_LOSS = 0.05
+"""A graph that loses less is not left to stock TensorFlow, whose steps vary as much."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,12 +156,13 @@ def tune(
 ) -> Tuning:
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
-    On a CPU it measures whole steps of the graph as `enable()` changes it, after it has found its
-    way to run, in turns with stock TensorFlow, also with one thread for each operation. The plan
-    has the times, and says to leave the graph as it is where stock TensorFlow is faster. The model
-    or function runs once, on zeros, to get its graph; then the model's state is restored. Timed
-    steps run on random values. The result is cached in the user's cache folder, by graph, machine
-    and versions, unless other programs disturbed the measurement.
+    On a CPU it measures steps of the graph as programs run them, in several new processes: as
+    `enable()` changes it, after it has found its way to run, in turns with stock TensorFlow. The
+    error covers how much the processes differ. The plan has the times, and says to leave the graph
+    as it is where stock TensorFlow is faster. The model or function runs once, on zeros, to get its
+    graph; then the model's state is restored. Timed steps run on random values. The result is
+    cached in the user's cache folder, by graph, machine and versions, unless other programs
+    disturbed the measurement.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
     them, as `plan` does. It measures no whole step of the plan there.
@@ -239,7 +239,7 @@ def _tune(
         if not compares_xla:
             return None
         say(f"{traced.name}: compiling with XLA")
-        return time_xla(*as_step(traced.graph_def), traced.variables, limit_s=budget_s)
+        return time_xla(traced, limit_s=budget_s)
 
     gpu = running_gpu()
     if gpu is None:
@@ -308,8 +308,7 @@ def _tune_on_cpu(
         say(f"{traced.name}: {text}")
 
     say_of_graph("optimizing the graph with TensorFlow")
-    graph_def, fetches = as_step(graph_to_tune(traced))
-    view, convolutions, _ = convolutions_of(graph_def)
+    view, convolutions, _ = convolutions_of(graph_to_tune(traced))
     if not convolutions:
         raise ValueError(
             f"{traced.name} has no convolution that can be tuned. tf-interop analyze lists the "
@@ -320,7 +319,7 @@ def _tune_on_cpu(
     cached = load_cached(key) if use_cache else None
     if cached is not None:
         return TunedGraph(traced.name, cached, is_cached=True)
-    measured = compare_with_stock(graph_def, fetches, budget_s=budget_s, say=say_of_graph)
+    measured = compare_with_stock(traced, budget_s=budget_s, say=say_of_graph)
     xla = compare_with_xla(traced)
     if isinstance(xla, ComparedStep):
         measured = dataclasses.replace(measured, compared=(*measured.compared, xla))
