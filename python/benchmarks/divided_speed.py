@@ -5,9 +5,10 @@ the others work or not (a cgroup of version 1). They are a TensorFlow cluster in
 of this program's own. A cable (veth) of each leads to a switch (a bridge), and the kernel limits
 its rate in each direction (tc-tbf). So it needs root and iproute2.
 
-    python -m python.benchmarks.divided_speed TASK NETWORK ADDRESSES
+    python -m python.benchmarks.divided_speed PROGRAM TASK NETWORK ADDRESSES
 
-is one of the processes; task 0 trains.
+is one of the processes. PROGRAM is `divided`, in which task 0 trains and the others serve, or
+`mirrored`, in which all train a copy under TensorFlow's own strategy.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ PLAN = "layer by layer"
 _PORT = 4711
 # With one thread, a process answers others only after its part of a step.
 _THREADS = 4
+_MIRRORED_STEPS = 25
 _CORES = 2
 _PERIOD_US = 2000
 _CGROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
@@ -61,16 +63,23 @@ def measure(name: str) -> dict[str, Any]:
     """A row of the result, such as `LeNet-5 on 2, 1 Gbit/s`."""
     words, _, rate = name.partition(", ")
     network, _, count = words.partition(" on ")
+    with _hosts(int(count), RATES[rate]) as hosts:
+        divided = _run("divided", network, hosts)
+        mirrored = _run("mirrored", network, hosts)
+    return divided | mirrored
+
+
+def _run(program: str, network: str, hosts: dict[str, str]) -> dict[str, Any]:
+    """Runs a program on all hosts, and returns what task 0 prints."""
+    addresses = ",".join(f"{address}:{_PORT}" for address in hosts.values())
     with contextlib.ExitStack() as stack:
-        hosts = stack.enter_context(_hosts(int(count), RATES[rate]))
-        addresses = ",".join(f"{address}:{_PORT}" for address in hosts.values())
 
         def start(task: int, namespace: str, **pipes: Any) -> subprocess.Popen[str]:
             place = ["ip", "netns", "exec", namespace, "taskset", "-c", str(task % _CORES)]
-            program = [sys.executable, "-m", __spec__.name, str(task), network, addresses]
+            module = [sys.executable, "-m", __spec__.name, program, str(task), network, addresses]
             share = min(_CORES / len(hosts), 1.0)
             group = stack.enter_context(_share_of_a_core(namespace, share))
-            process = subprocess.Popen([*place, *program], cwd=ROOT, text=True, **pipes)
+            process = subprocess.Popen([*place, *module], cwd=ROOT, text=True, **pipes)
             (group / "cgroup.procs").write_text(str(process.pid))
             return stack.enter_context(process)
 
@@ -80,7 +89,7 @@ def measure(name: str) -> dict[str, Any]:
         client = start(0, first, stdout=subprocess.PIPE)
         output, _ = client.communicate()
     if client.returncode:
-        raise RuntimeError(f"{name}: the process that trains ended with {client.returncode}.")
+        raise RuntimeError(f"{network}, {program}: task 0 ended with {client.returncode}.")
     row: dict[str, Any] = json.loads(output.splitlines()[-1])
     return row
 
@@ -228,6 +237,43 @@ def _train(network: str, addresses: list[str]) -> dict[str, Any]:
     }
 
 
+def _mirror(task: int, network: str, addresses: list[str]) -> dict[str, Any]:
+    """Steps of copies of a network, whose gradients TensorFlow's collectives add up."""
+    worker = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": task}}
+    os.environ["TF_CONFIG"] = json.dumps(worker)
+    import tensorflow as tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(_THREADS)
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    share = BATCH // len(addresses)
+    tf.keras.utils.set_random_seed(0)
+    with strategy.scope():
+        model = _network(network)
+        optimizer = tf.keras.optimizers.SGD(1e-3, momentum=0.9)
+        optimizer.build(model.trainable_variables)
+    images = tf.random.normal((share, *model.input_shape[1:]))
+    labels = tf.random.uniform((share,), 0, 10, tf.int32)
+
+    def of_copy() -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            logits = model(images, training=True)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+            loss = tf.reduce_sum(losses) / BATCH
+        optimizer.apply(tape.gradient(loss, model.trainable_variables))
+        return loss
+
+    @tf.function(jit_compile=False, autograph=False)  # type: ignore[untyped-decorator]
+    def step() -> tf.Tensor:
+        return strategy.reduce("sum", strategy.run(of_copy), axis=None)
+
+    times = []
+    for _ in range(_MIRRORED_STEPS):  # all tasks take the same number
+        start = time.perf_counter()
+        step().numpy()
+        times.append(time.perf_counter() - start)
+    return {"mirrored ms": f"{statistics.median(times[5:]) * 1e3:.3g}"}
+
+
 def _median_s(function: Callable[[], Any]) -> float:
     """The median time of calls for one turn; the first call does not count."""
     function().numpy()
@@ -251,8 +297,9 @@ of the devices and the link, and from a step on one device. "Call" is how much l
 in which others take part. "Copying" is how long a core works for what it sends or receives.
 "Slowdown" is how many times as long a device takes for a convolution while all others compute, and
 "memory slowdown" for reads and writes. "Against the best other" is the step of the fastest other
-strategy divided by that of the plan. Where no layer is divided, the plan is the whole graph again,
-and their difference shows the error.
+strategy divided by that of the plan. "Mirrored" is tf.distribute.MultiWorkerMirroredStrategy, in
+processes of its own on the same hosts. Where no layer is divided, the plan is the whole graph
+again, and their difference shows the error.
 """,
     networks=tuple(
         f"{network} on {count}, {rate}"
@@ -265,10 +312,13 @@ and their difference shows the error.
 
 
 if __name__ == "__main__":
-    _, task_, network_, addresses_ = sys.argv
-    if task_ != "0":
+    _, program_, task_, network_, addresses_ = sys.argv
+    if program_ == "mirrored":
+        row_ = _mirror(int(task_), network_, addresses_.split(","))
+    elif task_ != "0":
         _work(int(task_), addresses_.split(","))
     else:
-        print(json.dumps(_train(network_, addresses_.split(","))))
-        sys.stdout.flush()
-        os._exit(0)  # TensorFlow's server has no end
+        row_ = _train(network_, addresses_.split(","))
+    print(json.dumps(row_))
+    sys.stdout.flush()
+    os._exit(0)  # TensorFlow's server has no end
