@@ -30,19 +30,20 @@ def compare_made_up(results: list[Timed], monkeypatch: pytest.MonkeyPatch, **opt
 
 
 def test_says_the_middle_and_how_much_processes_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare, "_MOST_PROCESSES", 5)
     made_up = [timed(each) for each in (2.0, 1.5, 1.7, 1.9, 1.8)]
     found = compare_made_up(made_up, monkeypatch, budget_s=60.0)
     stock, ours = found.compared
     assert (stock.step_ms, ours.ratio, found.way) == (20.0, 1.8, "on 2 cores")
-    # Twice the standard deviation.
-    assert ours.error == pytest.approx(2 * 0.19235, rel=1e-3)
+    # Their standard deviation, for Student's t of four degrees of freedom.
+    assert ours.error == pytest.approx(0.19235 * 2.776 * (6 / 5) ** 0.5, rel=1e-3)
 
 
-def test_runs_two_processes_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    alike = [timed(2.0, error=0.5), timed(2.0, error=0.5)]
+def test_runs_three_processes_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    alike = [timed(2.0, error=0.5)] * 3
     found = compare_made_up(alike, monkeypatch, budget_s=0.0)
     assert (found.ours.ratio, found.ours.error) == (2.0, 0.5)
-    tries = [timed(2.0), timed(2.0, way=None)]
+    tries = [timed(2.0), timed(2.0, way=None), timed(2.0)]
     assert compare_made_up(tries, monkeypatch, budget_s=0.0).way is None
 
 

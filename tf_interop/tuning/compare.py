@@ -20,9 +20,11 @@ from tf_interop.planning.types import ComparedStep, MeasuredStep
 from tf_interop.tuning import timed_steps
 from tf_interop.tuning.timed_steps import Timed, Work
 
-_FEWEST_PROCESSES = 2
-_MOST_PROCESSES = 5
-_LONGEST_TIMED_S = 3.0
+_FEWEST_PROCESSES = 3
+_MOST_PROCESSES = 6
+_LONGEST_TIMED_S = 2.0
+_QUANTILES = (4.303, 3.182, 2.776, 2.571)
+"""Student's t at 97.5 %, for 2, 3, … degrees of freedom."""
 _PATIENCE_S = 900.0
 """How long a process may take beyond its time, for TensorFlow's start and its own optimizers."""
 
@@ -34,7 +36,7 @@ def compare_with_stock(
 
     Args:
         traced: the graph; its inputs and variables get random values.
-        budget_s: how long to measure; two processes run in any case.
+        budget_s: how long to measure; three processes run in any case.
         say: called with a few words on the progress.
 
     Raises:
@@ -43,7 +45,7 @@ def compare_with_stock(
     """
     start = time.perf_counter()
     others = OtherLoad()
-    work = _work_of(traced, trying_s=budget_s / 3, timed_s=min(_LONGEST_TIMED_S, budget_s / 8))
+    work = _work_of(traced, trying_s=budget_s / 3, timed_s=min(_LONGEST_TIMED_S, budget_s / 12))
     found: list[Timed] = []
     while len(found) < _MOST_PROCESSES:
         taken_s = time.perf_counter() - start
@@ -95,11 +97,12 @@ def _run(traced: TracedGraph, work: Work) -> Timed:
 
 
 def _summary(found: list[Timed], other_load: float) -> MeasuredStep:
-    """The process in the middle, with an error that covers how much processes differ."""
+    """The process in the middle, and how far one more may be from it, as 95 % of them are."""
     in_order = sorted(found, key=lambda each: each.compared[1].ratio)
-    middle = in_order[(len(in_order) - 1) // 2]
+    middle = in_order[len(in_order) // 2]
     stock, ours = middle.compared
-    spread = 2 * statistics.stdev(each.compared[1].ratio for each in found)
+    spread = statistics.stdev(each.compared[1].ratio for each in found)
+    spread *= _QUANTILES[len(found) - 3] * (1 + 1 / len(found)) ** 0.5
     ours = dataclasses.replace(ours, error=max(spread, ours.error or 0.0))
     way = None if any(each.way is None for each in found) else middle.way
     return MeasuredStep((stock, ours), way, core_count(), other_load)
