@@ -1,4 +1,4 @@
-"""Small graphs for tests of tuning. A Session can run them, and nodes have devices."""
+"""Small graphs for tests of tuning, whose nodes have devices."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 v1 = tf.compat.v1
-
-FETCHES = ["joined"]
 
 
 def branches(sides: tuple[int, ...] = (1, 3)) -> graph_pb2.GraphDef:

@@ -100,7 +100,7 @@ def test_compared_steps_have_errors_and_are_bold_for_a_gain_beyond_them() -> Non
         "XLA (jit_compile=True) 1.250 16.00 ms",
     ]
     assert [each.words for each in table.of_tag("b")] == ["1.840 ± 0.020"]
-    assert "Values without an error were measured in a separate process" in page.words
+    assert "Values without an error were measured in one process" in page.words
     # Nothing else is known of its parts.
     assert not page.of_class("network") and not page.of_class("card")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import types
 from typing import Any
 
 import msgspec
@@ -12,7 +14,7 @@ from tuning_graphs import branches, training_step
 from tf_interop.child_process import Ended
 from tf_interop.errors import GraphError
 from tf_interop.model.graphs import TracedGraph, trace
-from tf_interop.planning.types import OURS, STOCK, XLA, ComparedStep
+from tf_interop.planning.types import OURS, STOCK, XLA, ComparedStep, MeasuredStep
 from tf_interop.tuning import compare
 from tf_interop.tuning.compare import compare_with_stock, time_xla
 from tf_interop.tuning.timed_steps import Timed
@@ -23,35 +25,78 @@ def timed(ratio: float, *, error: float = 0.01, way: str | None = "on 2 cores") 
     return Timed(steps, way)
 
 
-def compare_made_up(results: list[Timed], monkeypatch: pytest.MonkeyPatch, **options: Any) -> Any:
-    ended = [Ended(0, msgspec.json.encode(each), "") for each in results]
-    monkeypatch.setattr(compare, "run_module", lambda *_: ended.pop(0))
-    return compare_with_stock(trace(branches()), **options)
+def compare_made_up(
+    results: list[Timed | str], monkeypatch: pytest.MonkeyPatch, budget_s: float = 0.0
+) -> MeasuredStep:
+    """Takes the results that it needs from the list; each takes a second."""
+    count = len(results)
+
+    def run(*_: Any) -> Ended:
+        return Ended(0, msgspec.json.encode(results.pop(0)), "")
+
+    monkeypatch.setattr(compare, "run_module", run)
+    clock = types.SimpleNamespace(perf_counter=lambda: float(count - len(results)))
+    monkeypatch.setattr(compare, "time", clock)
+    return compare_with_stock(trace(branches()), budget_s=budget_s)
 
 
-def test_says_the_middle_and_how_much_processes_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compare, "_MOST_PROCESSES", 5)
-    made_up = [timed(each) for each in (2.0, 1.5, 1.7, 1.9, 1.8)]
-    found = compare_made_up(made_up, monkeypatch, budget_s=60.0)
-    stock, ours = found.compared
-    assert (stock.step_ms, ours.ratio, found.way) == (20.0, 1.8, "on 2 cores")
-    # Their standard deviation, for Student's t of four degrees of freedom.
-    assert ours.error == pytest.approx(0.19235 * 2.776 * (6 / 5) ** 0.5, rel=1e-3)
+@pytest.mark.parametrize(
+    ("ratios", "middle", "quantile"),
+    [
+        ([2.0, 1.5, 1.7, 1.9], 1.7, 3.182 * (5 / 4) ** 0.5),
+        ([2.0, 1.5, 1.7, 1.9, 1.8], 1.8, 2.776 * (6 / 5) ** 0.5),
+    ],
+)
+def test_says_the_middle_and_where_95_percent_of_programs_are(
+    ratios: list[float], middle: float, quantile: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up: list[Timed | str] = [*map(timed, ratios)]
+    found = compare_made_up(made_up, monkeypatch, budget_s=len(ratios) + 0.5)
+    assert (found.stock_ms, found.ours.ratio, found.way) == (20.0, middle, "on 2 cores")
+    assert found.ours.error == pytest.approx(statistics.stdev(ratios) * quantile)
 
 
-def test_runs_three_processes_in_any_case(monkeypatch: pytest.MonkeyPatch) -> None:
-    alike = [timed(2.0, error=0.5)] * 3
-    found = compare_made_up(alike, monkeypatch, budget_s=0.0)
+@pytest.mark.parametrize(("budget_s", "count"), [(0.0, 3), (4.5, 4), (60.0, 6)])
+def test_runs_processes_for_the_budget_but_three_in_any_case(
+    budget_s: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_up: list[Timed | str] = [timed(2.0, error=0.5) for _ in range(9)]
+    found = compare_made_up(made_up, monkeypatch, budget_s)
+    assert len(made_up) == 9 - count
     assert (found.ours.ratio, found.ours.error) == (2.0, 0.5)
-    tries = [timed(2.0), timed(2.0, way=None), timed(2.0)]
-    assert compare_made_up(tries, monkeypatch, budget_s=0.0).way is None
 
 
-def test_a_process_that_crashes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_that_one_process_still_tries_is_still_trying(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert compare_made_up([timed(2), timed(2), timed(2, way=None)], monkeypatch).way is None
+
+
+def test_a_process_that_fails_is_an_error_if_there_are_too_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    few: list[Timed | str] = [timed(2.0), timed(2.0), "NotFoundError: no op"]
+    with pytest.raises(GraphError, match="timed in a new process: NotFoundError: no op"):
+        compare_made_up(few, monkeypatch)
+    enough: list[Timed | str] = [timed(2.0), timed(2.0), timed(2.0), "out of memory"]
+    assert compare_made_up(enough, monkeypatch, budget_s=9.0).ours.ratio == 2.0
+
+
+def test_says_how_a_process_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare, "run_module", lambda *_: Ended(-9, b"", "one\ntwo\n"))
-    with pytest.raises(GraphError, match=r"ran its steps was ended by SIGKILL\. It said last: two"):
-        compare_with_stock(trace(branches()), budget_s=0.0)
-    assert "that compiled it was ended by SIGKILL" in time_xla(trace(branches()), limit_s=1)
+    assert time_xla(trace(branches()), limit_s=1) == "it was ended by SIGKILL; last it said: two"
+    monkeypatch.setattr(compare, "run_module", lambda *_: Ended(None, b"", ""))
+    assert time_xla(trace(branches()), limit_s=1) == "it took longer than 1 s"
+
+
+def test_refuses_to_call_python() -> None:
+    @tf.function(input_signature=[tf.TensorSpec((1, 8, 8, 4))])
+    def function(images: tf.Tensor) -> tf.Tensor:
+        called = tf.numpy_function(lambda each: each, [images], tf.float32)
+        return tf.nn.conv2d(tf.ensure_shape(called, images.shape), tf.ones((1, 1, 4, 4)), 1, "SAME")
+
+    with pytest.raises(ValueError, match="calls Python, at 'PyFunc'"):
+        compare_with_stock(trace(function), budget_s=0.0)
 
 
 def test_a_function_is_timed_with_xla_at_a_batch_size() -> None:
@@ -68,7 +113,8 @@ def test_a_function_is_timed_with_xla_at_a_batch_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("traced", "results"), [(trace(branches()), ["joined"]), (trace(training_step()), [])]
+    ("traced", "results"),
+    [(trace(branches()), ["joined:0"]), (trace(training_step()), ["update"])],
 )
-def test_what_has_side_effects_is_not_fetched(traced: TracedGraph, results: list[str]) -> None:
+def test_what_has_side_effects_runs_for_no_result(traced: TracedGraph, results: list[str]) -> None:
     assert compare._work_of(traced, timed_s=1.0).results == results

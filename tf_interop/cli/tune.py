@@ -152,7 +152,7 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
         print_on(console, table)
         of_xla = ""
         if measured.xla is not None:
-            of_xla = " XLA ran in a process of its own, beside stock TensorFlow there."
+            of_xla = " XLA ran in one process, beside stock TensorFlow there."
         print_on(
             console,
             f"times as fast as stock TensorFlow; ± is how much processes differ.{of_xla}",

@@ -292,7 +292,6 @@ def verdict(graph: GraphPlan) -> str:
 
 def say_xla_is_faster(ratio: float) -> str:
     """Recommends XLA, which is `ratio` times as fast as stock TensorFlow."""
-    # On a CPU it was measured with TensorFlow's own kernels for depthwise convolutions.
     return (
         f"XLA is {ratio:.2f} times as fast as stock TensorFlow: compile the model with "
         "jit_compile=True instead, and keep tf_interop.enable(), without the plan."

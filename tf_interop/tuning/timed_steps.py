@@ -1,8 +1,7 @@
 """The process that times steps of a graph as a program runs them, in turns with stock TensorFlow.
 
 A step is an eager call of a tf.function, whose variables are the program's in shape and dtype. The
-other variant is the graph under `tf_interop.enable()`, or under XLA as it compiles then: on a CPU
-depthwise convolutions are TensorFlow's own kernels.
+other variant is the graph under `tf_interop.enable()`, or under XLA as it compiles then.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,10 +34,12 @@ class Work(msgspec.Struct):
 
     Attributes:
         graph_def: a graph with the shapes of its placeholders and VarHandleOps.
-        results: the nodes whose first outputs a step gives.
+        results: the tensors and operations that a step runs for, by name.
         is_compiled: whether XLA, and not the plugin, is compared with stock TensorFlow.
         trying_s: the longest time for which the graph tries ways to run.
         timed_s: how long steps are timed after that.
+        uses_gpu: whether it may use a GPU.
+        is_deterministic, uses_tf32, intra_op_threads, inter_op_threads: TensorFlow's settings.
     """
 
     graph_def: bytes
@@ -46,6 +47,9 @@ class Work(msgspec.Struct):
     is_compiled: bool
     trying_s: float
     timed_s: float
+    uses_gpu: bool = False
+    is_deterministic: bool = False
+    uses_tf32: bool = True
     intra_op_threads: int = 0
     inter_op_threads: int = 0
 
@@ -67,24 +71,33 @@ class Variant(NamedTuple):
 
     name: str
     step: Callable[[], object]
-    circumstances: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+    circumstances: Callable[[], AbstractContextManager[None]]
 
 
-def measure(work: Work) -> Timed | str:
-    """Measures steps; if XLA refuses the graph, returns a sentence with the reason."""
+def measure(work: Work) -> Timed:
+    """Measures steps."""
     enable()
-    graph_def = graph_pb2.GraphDef.FromString(work.graph_def)
-    step = _step_of(graph_def, work.results)
-    stock = Variant(STOCK, step(jit_compile=None), calls_as_stock)
+    graph, inputs = function_of(graph_pb2.GraphDef.FromString(work.graph_def), work.results)
+
+    def variant(
+        name: str, circumstances: Callable[[], AbstractContextManager[None]], jit: bool | None
+    ) -> Variant:
+        # Each is optimized anew.
+        function = tf.function(lambda *tensors: graph(*tensors), jit_compile=jit, autograph=False)
+
+        def step() -> None:
+            function(*inputs)
+            tf.test.experimental.sync_devices()
+
+        return Variant(name, step, circumstances)
+
+    stock = variant(STOCK, calls_as_stock, None)
     with changing_nothing():
         _warm_up(stock)
-    other = Variant(XLA if work.is_compiled else OURS, step(jit_compile=work.is_compiled or None))
-    try:
-        _warm_up(other)
-    except tf.errors.OpError as error:
-        if not work.is_compiled:
-            raise
-        return f"XLA cannot compile it: {str(error).splitlines()[0]}"
+    other = variant(
+        XLA if work.is_compiled else OURS, contextlib.nullcontext, work.is_compiled or None
+    )
+    _warm_up(other)
     end = time.perf_counter() + work.trying_s
     while _way() is None and time.perf_counter() < end:
         other.step()
@@ -142,53 +155,40 @@ def _turn(variant: Variant, count: int) -> list[float]:
     return times
 
 
-def _step_of(
+def function_of(
     graph_def: graph_pb2.GraphDef, results: Sequence[str]
-) -> Callable[..., Callable[[], None]]:
-    """Makes functions that run a graph, on the same inputs and variables of random values."""
+) -> tuple[Callable[..., Any], list[tf.Tensor]]:
+    """A function that runs a graph, and its inputs; inputs and variables have random values."""
     random = np.random.default_rng(0)
-    read = {text for node in graph_def.node for text in node.input}
-    own = graph_pb2.GraphDef(versions=graph_def.versions, library=graph_def.library)
+    own = graph_pb2.GraphDef()
+    own.CopyFrom(graph_def)
     inputs: dict[str, tf.Tensor] = {}
     variables: dict[str, tf.Variable] = {}
-    for node in graph_def.node:
-        if node.op not in ("Placeholder", "VarHandleOp"):
-            own.node.append(node)
-        elif node.name in read:
+    for node in own.node:
+        tensorflow_internals.name_bfloat16_for_onednn(node)
+        if node.op in ("Placeholder", "VarHandleOp"):
             dtype = tf.as_dtype(node.attr["dtype"].type)
-            value = random_values(random, tf.TensorShape(node.attr["shape"].shape), dtype)
+            value = _random_values(random, tf.TensorShape(node.attr["shape"].shape), dtype)
             if node.op == "Placeholder":
                 inputs[node.name] = tf.constant(value, dtype)
             else:
                 variables[node.name] = tf.Variable(value, dtype=dtype)
-    kept = {node.name for node in own.node}
-    for node in own.node:
-        tensorflow_internals.name_bfloat16_for_onednn(node)
-        # Inputs and variables are always ready.
+    for node in own.node:  # inputs and variables are always ready
         node.input[:] = [
-            text for text in node.input if text[0] != "^" or parse_input(text)[0] in kept
+            text
+            for text in node.input
+            if text[0] != "^" or not {parse_input(text)[0]} & (inputs.keys() | variables.keys())
         ]
-
-    def make(*, jit_compile: bool | None) -> Callable[[], None]:
-        @tf.function(autograph=False, jit_compile=jit_compile)
-        def function(*tensors: tf.Tensor) -> list[tf.Tensor]:
-            graph = tf.compat.v1.get_default_graph()
-            values = dict(zip(inputs, tensors, strict=True))
-            values |= {name: graph.capture(each.handle) for name, each in variables.items()}
-            return tf.graph_util.import_graph_def(
-                own, values, [f"{name}:0" for name in results if name in kept], name=""
-            )
-
-        def step() -> None:
-            function(*inputs.values())
-            tf.test.experimental.sync_devices()
-
-        return step
-
-    return make
+    # In a tf.function, operations with side effects would get new dependencies.
+    imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(own, name=""), [])
+    fed = [f"{name}:0" for name in (*inputs, *variables)]
+    pruned = imported.prune(fed, [imported.graph.as_graph_element(each) for each in results])
+    handles = [each.handle for each in variables.values()]
+    # The variables live as long as the function.
+    return lambda *tensors, _=variables: pruned(*tensors, *handles), list(inputs.values())
 
 
-def random_values(
+def _random_values(
     random: np.random.Generator, shape: tf.TensorShape, dtype: tf.DType
 ) -> np.ndarray:
     """Values that keep activations in a sane range, without denormals, which are slow.
@@ -206,9 +206,22 @@ def random_values(
     return values.astype(dtype.as_numpy_dtype)
 
 
+def _main(request: pathlib.Path, result: pathlib.Path) -> None:
+    work = msgspec.msgpack.decode(request.read_bytes(), type=Work)
+    tf.config.threading.set_intra_op_parallelism_threads(work.intra_op_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(work.inter_op_threads)
+    tf.config.experimental.enable_tensor_float_32_execution(work.uses_tf32)
+    if not work.uses_gpu:
+        tf.config.set_visible_devices([], "GPU")
+    if work.is_deterministic:
+        tf.config.experimental.enable_op_determinism()
+    timed: Timed | str
+    try:
+        timed = measure(work)
+    except Exception as error:  # the other process describes it
+        timed = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+    result.write_bytes(msgspec.json.encode(timed))
+
+
 if __name__ == "__main__":
-    _request, _result = map(pathlib.Path, sys.argv[1:])
-    _work = msgspec.msgpack.decode(_request.read_bytes(), type=Work)
-    tf.config.threading.set_intra_op_parallelism_threads(_work.intra_op_threads)
-    tf.config.threading.set_inter_op_parallelism_threads(_work.inter_op_threads)
-    _result.write_bytes(msgspec.json.encode(measure(_work)))
+    _main(*map(pathlib.Path, sys.argv[1:]))

@@ -176,11 +176,12 @@ def tune(
         jit_compile: whether XLA compiles the model. On a GPU the stages are then for the compiled
             functions. On a CPU it changes nothing, because units stay outside of them.
         budget: how long to measure one graph, such as `"30s"`, `"2m"` or seconds. Tracing the
-            model, and finishing a measurement, take extra time. With `compare_xla` a call takes
-            about twice the budget for each batch size.
-        compare_xla: whether to measure `jit_compile=True` as well, for the budget at most; on a CPU
-            as it is under `enable()`, where depthwise convolutions run TensorFlow's own kernels.
-            XLA is never turned on: if the result calls it faster, compile the model with it.
+            model takes extra time, and on a CPU three processes run in any case. With
+            `compare_xla` a call takes about twice the budget for each batch size.
+        compare_xla: whether to measure `jit_compile=True` as well, for the budget at most, as it is
+            under `enable()`: on a CPU depthwise convolutions run TensorFlow's own kernels, on a GPU
+            all convolutions are in stages. XLA is never turned on: if the result calls it faster,
+            compile the model with it.
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster, or if it is on
             already. Results of earlier calls stay on.
@@ -192,7 +193,7 @@ def tune(
 
     Raises:
         ValueError: an argument is wrong, a required shape is unknown, the model has no
-            convolution, or XLA compiles the function.
+            convolution or calls Python, or XLA compiles the function.
         GraphError: TensorFlow refuses the graph.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
         ProfileError: the GPU failed during a measurement.
@@ -423,6 +424,7 @@ def cache_key(view: GraphView, structure: Structure) -> str:
         version("tf_interop"),
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),
+        tensorflow_internals.is_op_determinism_on(),
         os.environ.get(tensorflow_internals.ONEDNN_VARIABLE, ""),
     ]
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
