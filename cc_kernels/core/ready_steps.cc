@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -20,6 +21,8 @@ constexpr double kClearlyFaster = 0.9;
 constexpr double kWorthAnotherPlan = 0.97;
 // Runs of a plan in which threads still meet steps that they have not run before.
 constexpr int kFirstRuns = 10;
+// The latest runs of which the median is a usual one.
+constexpr size_t kUsualRuns = 9;
 
 // Steps that take at least `limit_us` on one core are divided over all.
 LanePlan PlanWithLimit(const StepOrder& order, const std::vector<double>& one_us,
@@ -184,25 +187,36 @@ LanePlan PlanLanes(const StepOrder& order, const std::vector<double>& one_us,
   return best;
 }
 
-void StepTimes::Record(int step, int cores, double us) {
+void StepTimes::Record(int cores, const std::vector<double>& us) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::vector<double>& times = of_cores_[cores].us;
-  times.resize(order_.step_count(), kUnknown);
-  if (us >= times[step]) return;
-  times[step] = us;
-  is_stale_ = true;
+  OfCores& of = of_cores_[cores];
+  of.us.resize(us.size(), kUnknown);
+  for (size_t step = 0; step < us.size(); ++step) {
+    if (us[step] >= of.us[step]) continue;
+    of.us[step] = us[step];
+    is_stale_ = true;
+  }
+  const double run_us = std::accumulate(us.begin(), us.end(), 0.0);
+  if (of.runs_us.size() < kUsualRuns) {
+    of.runs_us.push_back(run_us);
+  } else {
+    of.runs_us[of.oldest++ % kUsualRuns] = run_us;
+  }
+}
+
+double StepTimes::OfCores::Slowdown() const {
+  std::vector<double> sorted = runs_us;
+  std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
+  return sorted[sorted.size() / 2] / std::accumulate(us.begin(), us.end(), 0.0);
 }
 
 void StepTimes::Plan() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!std::exchange(is_stale_, false)) return;
-  const auto is_complete = [](const std::vector<double>& times) {
-    return !times.empty() && std::find(times.begin(), times.end(), kUnknown) == times.end();
-  };
   const std::vector<double>& one_us = of_cores_[1].us;
-  if (!is_complete(one_us)) return;
+  if (one_us.empty()) return;
   for (auto& [cores, of] : of_cores_) {
-    if (cores == 1 || !is_complete(of.us)) continue;
+    if (cores == 1 || of.us.empty()) continue;
     LanePlan plan = PlanLanes(order_, one_us, of.us, cores);
     const auto simulated_us = [&, &us = of.us, cores = cores](const LanePlan& each) {
       return SimulateLanes(order_, each, one_us, us, cores);
@@ -224,7 +238,8 @@ StepTimes::Planned StepTimes::BeginRun(int cores) {
   if (found == of_cores_.end() || found->second.plan == nullptr) return {};
   OfCores& of = found->second;
   if (of.runs <= kFirstRuns) ++of.runs;
-  return {of.plan, of.simulated_us, of.runs <= kFirstRuns};
+  // Most steps run on one core.
+  return {of.plan, of.simulated_us * of_cores_[1].Slowdown(), of.runs <= kFirstRuns};
 }
 
 }  // namespace tf_interop

@@ -105,13 +105,14 @@ class StepTimes {
   // `order` must outlive this.
   explicit StepTimes(const StepOrder& order) : order_(order) {}
 
-  void Record(int step, int cores, double us);
+  // The times of all steps, one after another, in a run on some cores.
+  void Record(int cores, const std::vector<double>& us);
   // Makes the plans anew from the times so far; keeps those that are nearly as fast.
   void Plan();
 
   struct Planned {
     std::shared_ptr<const LanePlan> plan;
-    double simulated_us = 0;  // of the plan, with the times so far
+    double simulated_us = 0;  // of the plan, if its steps take as long as in usual runs
     bool is_new = false;      // its first runs fill caches of threads
   };
   // The plan for a run that begins now; null until all steps have times on one core and on `cores`.
@@ -119,9 +120,14 @@ class StepTimes {
 
  private:
   struct OfCores {
-    std::vector<double> us;  // by step
+    // How many times as long as the sum of the least times a usual run takes.
+    double Slowdown() const;
+
+    std::vector<double> us;       // by step
+    std::vector<double> runs_us;  // sums of the latest runs
+    size_t oldest = 0;            // of these
     std::shared_ptr<const LanePlan> plan;
-    double simulated_us = 0;  // of the plan
+    double simulated_us = 0;  // of the plan, with the least times
     int runs = 0;             // of the plan
   };
 

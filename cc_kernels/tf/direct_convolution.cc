@@ -337,7 +337,8 @@ std::shared_ptr<DirectConvolution::Filter> DirectConvolution::FindFilter(
   dnnl_memory_desc_t made_copy = nullptr;
   onednn.memory_desc_clone(&made_copy, needed);
   filter->desc.reset(made_copy);
-  DeviceThreads threads(*context->device()->tensorflow_cpu_worker_threads());
+  // Not on the pool, whose threads may all wait for the lock.
+  CallingThread threads;
   const absl::Status status =
       Execute(reorder, MakeStream(&threads).get(),
               {{DNNL_ARG_FROM, from.get()}, {DNNL_ARG_TO, filter->memory.get()}});

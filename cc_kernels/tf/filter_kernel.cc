@@ -1,5 +1,6 @@
 #include "cc_kernels/tf/filter_kernel.h"
 
+#include <memory>
 #include <utility>
 
 #include "cc_kernels/tf/own_memory.h"
@@ -24,7 +25,8 @@ FilterKernel::Held FilterKernel::Find(const tensorflow::Tensor& filter) {
            .ok()) {
     return {};  // the step's other kernel runs
   }
-  held_ = {DirectConvolution::Make(*kernel, tries_winograd_), std::move(kernel)};
+  held_.direct = DirectConvolution::Make(*kernel, tries_winograd_);
+  held_.kernel = std::make_shared<ArrangingKernel>(std::move(kernel));
   filter_ = filter;
   return held_;
 }

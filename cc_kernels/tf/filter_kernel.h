@@ -6,8 +6,10 @@
 #ifndef TF_INTEROP_TF_FILTER_KERNEL_H_
 #define TF_INTEROP_TF_FILTER_KERNEL_H_
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "cc_kernels/tf/direct_convolution.h"
 #include "cc_kernels/tf/holding.h"
@@ -17,6 +19,29 @@
 #include "tensorflow/core/framework/tensor.h"
 
 namespace tf_interop {
+
+// A kernel that arranges its filter in its first run. It does that under a lock and on the pool,
+// whose threads may all run steps of other calls. So none of them may wait for this lock.
+// Thread-safe.
+class ArrangingKernel {
+ public:
+  explicit ArrangingKernel(std::unique_ptr<tensorflow::OpKernel> kernel)
+      : kernel_(std::move(kernel)) {}
+
+  tensorflow::OpKernel* get() const { return kernel_.get(); }
+  // Whether a call may run it now; EndRun follows its run.
+  bool BeginRun() {
+    State state = State::kNew;
+    return state_.compare_exchange_strong(state, State::kArranging) || state == State::kArranged;
+  }
+  void EndRun() { state_.store(State::kArranged); }
+
+ private:
+  enum class State { kNew, kArranging, kArranged };
+
+  const std::unique_ptr<tensorflow::OpKernel> kernel_;
+  std::atomic<State> state_{State::kNew};
+};
 
 // Thread-safe.
 class FilterKernel {
@@ -32,7 +57,7 @@ class FilterKernel {
   // `direct` for the inputs that it takes, if it is not null, and `kernel` for others.
   struct Held {
     std::shared_ptr<DirectConvolution> direct;
-    std::shared_ptr<tensorflow::OpKernel> kernel;
+    std::shared_ptr<ArrangingKernel> kernel;
   };
 
   // For this filter; nothing if the filter should not be held now.

@@ -277,9 +277,11 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   FilterKernel::Held held_filter;  // outlives its run, even if the filter changes
   if (!is_vector && step.filter_kernel != nullptr) {
     held_filter = step.filter_kernel->Find(*inputs[1].tensor);
-    if (held_filter.kernel != nullptr) params_.op_kernel = kernel = held_filter.kernel.get();
   }
   const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
+  const bool runs_held =
+      direct == nullptr && held_filter.kernel != nullptr && held_filter.kernel->BeginRun();
+  if (runs_held) params_.op_kernel = kernel = held_filter.kernel->get();
   TriedStep::Turn turn;
   if (!is_vector && step.tried != nullptr) turn = step.tried->Find(derived_);
   {
@@ -302,6 +304,7 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
       kernel->Compute(&derived_);
     }
   }
+  if (runs_held) held_filter.kernel->EndRun();
   if (!derived_.status().ok()) return AtStep(kernel->name_view(), derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {
     const int output = step.first_output + port;

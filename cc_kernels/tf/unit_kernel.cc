@@ -351,19 +351,18 @@ class Unit : public OpKernel {
     std::optional<NarrowPrimitives> primitives(std::in_place, unit_.primitive_types,
                                                device->cores());
     StepsRun::Lane lane(run);
+    std::vector<double> times_us;
     int64_t begin_ns = NowNs();
-    for (size_t i = 0; i < unit_.steps.steps.size(); ++i) {
+    for (const KernelStep& step : unit_.steps.steps) {
       if (primitives.has_value() && timed->CheckIsTooLong(begin_ns)) primitives.reset();
       tensorflow::DeviceBase* const of_step = primitives.has_value() ? device : context->device();
-      TF_RETURN_IF_ERROR(lane.Run(unit_.steps.steps[i], of_step));
+      TF_RETURN_IF_ERROR(lane.Run(step, of_step));
       if (!timed->is_trial()) continue;
       const int64_t end_ns = NowNs();
-      if (times != nullptr && primitives.has_value()) {
-        times->Record(static_cast<int>(i), device->cores(),
-                      static_cast<double>(end_ns - begin_ns) * 1e-3);
-      }
+      if (times != nullptr) times_us.push_back(static_cast<double>(end_ns - begin_ns) * 1e-3);
       begin_ns = end_ns;
     }
+    if (!times_us.empty() && primitives.has_value()) times->Record(device->cores(), times_us);
     return absl::OkStatus();
   }
 

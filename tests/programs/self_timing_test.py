@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config
-from unnoticed import IMAGE, conv, in_threads
+from unnoticed import IMAGE, conv, in_threads, run_python
 
 import tf_interop
 from tf_interop.graph.program import UNIT_OP, UnitNode, decode_node
@@ -206,3 +206,55 @@ def test_nothing_is_tried_where_every_call_must_be_the_same() -> None:
     finally:
         config.disable_op_determinism()
     assert timings_of([unit]) == {}
+
+
+OVERLAPPING = """
+    import os
+    os.environ.pop("TF_INTEROP_HOST_STAGES", None)
+    import sys
+    import threading
+    import time
+    import tensorflow as tf
+    import tf_interop
+
+    dtype = os.environ["DTYPE"]
+    filters = [tf.Variable(tf.cast(tf.random.normal([3, 3, 64, 64], stddev=0.06), dtype))
+               for _ in range(24)]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None, None, 64], dtype)])
+    def network(images):
+        for each in filters:
+            images = tf.nn.relu(tf.nn.conv2d(images, each, 1, "SAME"))
+        return tf.reduce_sum(images, [1, 2])
+
+    tf_interop.enable()
+    images = tf.zeros([8, 14, 14, 64], dtype)
+    for _ in range(150):
+        network(images)
+    end = time.monotonic() + 8
+    calls = [0] * 4
+
+    def call(number):
+        while time.monotonic() < end:
+            calls[number] += 1
+            # Steps of other sizes that overlap run as in stock TensorFlow.
+            width = 8 + calls[number] % 3
+            network(images if number > 1 else tf.zeros([1, 8, width, 64], dtype))
+
+    threads = [threading.Thread(target=call, args=(each,), daemon=True) for each in range(4)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < end:
+        time.sleep(0.1)
+        for each in filters:
+            each.assign(each * 1)
+    for thread in threads:
+        thread.join(30)
+    print("hangs" if any(each.is_alive() for each in threads) else "ended", flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_overlapping_calls_end_while_filters_change(dtype: str) -> None:
+    assert "ended" in run_python(OVERLAPPING, DTYPE=dtype)
