@@ -41,7 +41,8 @@ def test_the_changed_graph_is_timed_once_it_has_found_its_way(
     assert [each.name for each in found.compared] == [STOCK, OURS]
     [name] = {report.timed_graph for report in get_plugin().reports}
     timings = get_plugin().library.read_self_timings()
-    assert [each.way for each in timings if each.name == name] == [found.way]
+    [tried] = [each.tried for each in timings if each.name == name]
+    assert found.way in [each.way for each in tried]  # it may have found another since
     # Stock TensorFlow's graph, and then the changed one.
     assert [UNIT_OP in ops for ops in seen if ops] == [False, False, True]
     is_training = graph_def == training_step()
