@@ -55,6 +55,7 @@ def assert_close(got: Any, values: Any) -> None:
 
 
 def packed_functions() -> list[str]:
+    gc.collect()  # functions of other tests
     names = tensorflow_internals.function_names()
     return [name for name in names if name.endswith("_tf_interop_packed")]
 
