@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -114,6 +116,48 @@ def test_a_graph_gives_what_its_function_gives(program: Callable[..., Any]) -> N
         expected = tf.nest.flatten(function(*inputs))
         for one, other in zip(got, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_process_has_the_settings_of_the_program_and_says_what_failed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[Any, ...]] = []
+
+    def hashable(value: Any) -> Any:
+        return tuple(value) if isinstance(value, list) else value
+
+    for owner, name in (
+        (tf.config, "set_visible_devices"),
+        (tf.config.experimental, "enable_op_determinism"),
+        (tf.config.experimental, "enable_tensor_float_32_execution"),
+        (tf.config.threading, "set_intra_op_parallelism_threads"),
+        (tf.config.threading, "set_inter_op_parallelism_threads"),
+    ):
+        monkeypatch.setattr(
+            owner, name, lambda *given, name=name: called.append((name, *map(hashable, given)))
+        )
+    errors = [MemoryError(), ValueError("first\nsecond")]
+
+    def fail(_: timed_steps.Work) -> None:
+        raise errors.pop(0)
+
+    monkeypatch.setattr(timed_steps, "measure", fail)
+    request, result = tmp_path / "request", tmp_path / "result"
+    work = timed_steps.Work(b"", [], False, 0.0, 0.0, is_deterministic=True, uses_tf32=False)
+    work.intra_op_threads, work.inter_op_threads = 3, 5
+    request.write_bytes(msgspec.msgpack.encode(work))
+    said = []
+    for _ in range(2):
+        timed_steps._main(request, result)
+        said.append(msgspec.json.decode(result.read_bytes()))
+    assert said == ["MemoryError: no message", "ValueError: first"]
+    assert set(called) == {
+        ("set_visible_devices", (), "GPU"),
+        ("enable_op_determinism",),
+        ("enable_tensor_float_32_execution", False),
+        ("set_intra_op_parallelism_threads", 3),
+        ("set_inter_op_parallelism_threads", 5),
+    }
 
 
 def test_the_first_round_does_not_count_and_ratios_are_to_stock(

@@ -70,10 +70,11 @@ def test_a_graph_stays_as_it_is_if_stock_is_faster(
         lambda patch: patch.setattr(tune, "version", lambda package: "another"),
         lambda patch: patch.setattr(tensorflow_internals, "tensorflow_version", lambda: "another"),
         lambda patch: patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0"),
+        lambda patch: patch.setattr(tensorflow_internals, "is_op_determinism_on", lambda: True),
         lambda patch: patch.setattr(THREADING, "get_intra_op_parallelism_threads", lambda: 7),
         lambda patch: patch.setattr(THREADING, "get_inter_op_parallelism_threads", lambda: 7),
     ],
-    ids=["cores", "cpu", "package", "tensorflow", "onednn", "intra_op", "inter_op"],
+    ids=["cores", "cpu", "package", "tensorflow", "onednn", "determinism", "intra_op", "inter_op"],
 )
 def test_another_machine_or_setting_has_another_key(
     change: Callable[[Patch], None], monkeypatch: Patch

@@ -155,7 +155,8 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
             of_xla = " XLA ran in one process, beside stock TensorFlow there."
         print_on(
             console,
-            f"times as fast as stock TensorFlow; ± is how much processes differ.{of_xla}",
+            "times as fast as stock TensorFlow; 95 % of further programs should be within ±."
+            + of_xla,
         )
         if isinstance(graph.xla, str):
             print_on(console, f"XLA was not measured: {graph.xla}.")

@@ -20,7 +20,6 @@ import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
 from tf_interop import tensorflow_internals
-from tf_interop.graph.view import parse_input
 from tf_interop.planning.types import OURS, STOCK, XLA, ComparedStep
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.runtime.switch import calls_as_stock, changing_nothing, enable
@@ -173,12 +172,9 @@ def function_of(
                 inputs[node.name] = tf.constant(value, dtype)
             else:
                 variables[node.name] = tf.Variable(value, dtype=dtype)
-    for node in own.node:  # inputs and variables are always ready
-        node.input[:] = [
-            text
-            for text in node.input
-            if text[0] != "^" or not {parse_input(text)[0]} & (inputs.keys() | variables.keys())
-        ]
+    ready = {f"^{name}" for name in (*inputs, *variables)}  # from the start
+    for node in own.node:
+        node.input[:] = [text for text in node.input if text not in ready]
     # In a tf.function, operations with side effects would get new dependencies.
     imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(own, name=""), [])
     fed = [f"{name}:0" for name in (*inputs, *variables)]
@@ -219,7 +215,8 @@ def _main(request: pathlib.Path, result: pathlib.Path) -> None:
     try:
         timed = measure(work)
     except Exception as error:  # the other process describes it
-        timed = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+        first, *_ = str(error).strip().splitlines() or ["no message"]
+        timed = f"{type(error).__name__}: {first}"
     result.write_bytes(msgspec.json.encode(timed))
 
 

@@ -157,12 +157,12 @@ def tune(
     """Finds what beats stock TensorFlow on this machine, and turns it on.
 
     On a CPU it measures steps of the graph as programs run them, in several new processes: as
-    `enable()` changes it, after it has found its way to run, in turns with stock TensorFlow. The
-    error covers how much the processes differ. The plan has the times, and says to leave the graph
-    as it is where stock TensorFlow is faster. The model or function runs once, on zeros, to get its
-    graph; then the model's state is restored. Timed steps run on random values. The result is
-    cached in the user's cache folder, by graph, machine and versions, unless other programs
-    disturbed the measurement.
+    `enable()` changes it, after it has found its way to run, in turns with stock TensorFlow. Of
+    further programs, 95 % should gain within the error. The plan has the times, and says to leave
+    the graph as it is where stock TensorFlow is faster. The model or function runs once, on zeros,
+    to get its graph; then the model's state is restored. Timed steps run on random values. The
+    result is cached in the user's cache folder, by graph, machine and versions, unless other
+    programs disturbed the measurement.
 
     On a GPU it measures convolutions and stages, as `tf-interop profile` does, and plans from
     them, as `plan` does. It measures no whole step of the plan there.
