@@ -172,9 +172,6 @@ def function_of(
                 inputs[node.name] = tf.constant(value, dtype)
             else:
                 variables[node.name] = tf.Variable(value, dtype=dtype)
-    ready = {f"^{name}" for name in (*inputs, *variables)}  # from the start
-    for node in own.node:
-        node.input[:] = [text for text in node.input if text not in ready]
     # In a tf.function, operations with side effects would get new dependencies.
     imported = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(own, name=""), [])
     fed = [f"{name}:0" for name in (*inputs, *variables)]
