@@ -250,11 +250,12 @@ def function_fetches(function: Any) -> list[str]:
 
 
 def add_changed_copy(function: Any, definition: Any, *graph: Any) -> Any:
-    """Adds a changed copy of an AtomicFunction, which may have a FuncGraph, to its context."""
-    from tensorflow.python.eager.polymorphic_function import atomic_function
+    """Adds a changed copy of an AtomicFunction, which may have a FuncGraph, to its context.
 
+    Its errors name the same lines of the user's program as those of the function.
+    """
     function._bound_context.add_function_def(definition)
-    return atomic_function.AtomicFunction(
+    copy = _changed_copy_type()(
         definition.signature.name,
         function._bound_context,
         function.function_type,
@@ -262,6 +263,22 @@ def add_changed_copy(function: Any, definition: Any, *graph: Any) -> Any:
         function.call_options,
         *graph,
     )
+    copy.original = function
+    return copy
+
+
+@functools.cache
+def _changed_copy_type() -> Any:
+    from tensorflow.python.eager.polymorphic_function import atomic_function
+
+    class ChangedCopy(atomic_function.AtomicFunction):  # type: ignore[misc, name-defined]
+        original: Any = None
+
+        @property
+        def graph_debug_info(self) -> Any:
+            return self.original.graph_debug_info
+
+    return ChangedCopy
 
 
 def without_variables(function: Any) -> Any:
@@ -391,7 +408,8 @@ def _run_grappler(
     return tf_optimizer.OptimizeGraph(config, meta_graph, verbose=False, cluster=cluster)
 
 
-# Functions of Keras 3 and of tf_keras, which continues Keras 2. Only tf_keras has the last one.
+# Functions of Keras 3 and of tf_keras, which continues Keras 2. Only tf_keras has the last one,
+# which it makes with the first.
 _MODEL_FUNCTIONS = ("train_function", "test_function", "predict_function", "train_tf_function")
 
 
@@ -431,7 +449,8 @@ def make_model_functions_anew(model: Any) -> None:
     made = [name for name, function in model_functions(model).items() if function is not None]
     drop_model_functions(model)
     for name in made:
-        getattr(model, f"make_{name}")()
+        if name != "train_tf_function":
+            getattr(model, f"make_{name}")()
 
 
 def states_inputs(model: Any) -> bool:

@@ -48,6 +48,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
     "exchanged": lambda f: f(a=ONES, b=ONES + 1),
     "exchanged again": lambda f: f(b=ONES, a=ONES + 1),
     "other order": lambda f: f(ONES, a=ONES + 2, b=ONES + 1),
+    "no identifier": lambda f: f(**{"image/encoded": ONES, "a-b": ONES + 1}),
     "float": lambda f: f(ONES, 1.0),
     "list": lambda f: f([ONES]),
     "variable": lambda f: f(VARIABLE),
@@ -87,7 +88,7 @@ def test_calls_run_what_tensorflow_chooses() -> None:
 
 def test_does_not_search_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     function = traced()
-    names = ["tensor", "shape", "two", "true", "keyword", "other order", "nones"]
+    names = ["tensor", "shape", "two", "true", "keyword", "other order", "no identifier", "nones"]
     for name in names * 3:
         CALLS[name](function)
     monkeypatch.setattr(tracing_compilation, "trace_function", None)
@@ -108,6 +109,23 @@ def test_a_signature_converts_and_refuses() -> None:
         assert function(tf.ones([1, 2])).shape == (1, 2)
         with pytest.raises(TypeError):
             function(tf.ones([1, 3]))
+
+
+def test_an_argument_that_is_also_a_default() -> None:
+    function = tf.function(lambda a, b=ONES: a - 2 * b)
+    for _ in range(3):
+        assert function(ONES).numpy().tolist() == [-1, -1, -1]
+    assert function(ONES + 1).numpy().tolist() == [0, 0, 0]
+
+
+def test_asynchronous_errors_are_those_of_tensorflow() -> None:
+    iterator = iter(tf.data.Dataset.from_tensors(ONES))
+    get_next = tf.function(lambda: iterator.get_next())
+    function = tf.function(lambda x: x + 1)
+    with pytest.raises(tf.errors.OutOfRangeError), tf.experimental.async_scope():
+        for _ in range(10):
+            function(get_next())
+    tf.experimental.async_clear_error()
 
 
 def test_sees_variables_and_values_that_change() -> None:

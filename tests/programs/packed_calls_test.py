@@ -148,6 +148,53 @@ def test_tapes_record_as_before() -> None:
     assert packed_functions() == before
 
 
+def test_gradients_keep_no_activations() -> None:
+    @tf.function
+    def run(x: Any) -> Any:
+        for each in filters:
+            x = tf.tanh(x * each)
+        return x
+
+    def activations() -> int:
+        gc.collect()
+        return sum(
+            type(each) is type(filters[0].handle) and each.shape == (1234,)
+            for each in gc.get_objects()
+        )
+
+    filters = [tf.Variable(1.0) for _ in range(COUNT)]
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            result = run(tf.ones([1234]))
+        assert len(tape.gradient(result, filters)) == COUNT
+        del tape, result
+        assert activations() == 0
+
+
+def test_random_numbers_go_on() -> None:
+    filters = [tf.Variable(0.0, trainable=False) for _ in range(COUNT)]
+    tf.random.set_seed(1)
+    draw = tf.function(lambda: tf.random.uniform([4]) + tf.add_n([each + 0.0 for each in filters]))
+    first = draw().numpy()
+    with tf.GradientTape():
+        second = draw().numpy()
+    assert first.tolist() != second.tolist()
+
+
+def test_errors_name_lines_of_the_program() -> None:
+    filters = [tf.Variable(1.0) for _ in range(COUNT)]
+
+    @tf.function
+    def run(place: Any) -> Any:
+        return tf.gather(tf.stack(filters), place)
+
+    before = packed_functions()
+    run(tf.constant(1))
+    assert len(packed_functions()) == len(before) + 1
+    with pytest.raises(tf.errors.InvalidArgumentError, match=pathlib.Path(__file__).name):
+        run(tf.constant(COUNT))
+
+
 def test_variables_that_are_kept_beside_one_that_is_written() -> None:
     filters = [tf.Variable(value) for value in Model().filters]
     total = tf.Variable(0.0)

@@ -11,6 +11,7 @@ import branched_models
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_keras
 from plan_values import measured_step
 from planning_graphs import make_stage
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
@@ -368,6 +369,23 @@ def test_the_callback_tunes(
     assert len(found) == 2 and callback.op_count > 0
     assert capsys.readouterr() == ("", "")
     assert get_plugin().settings == Settings()
+
+
+def test_the_callback_tunes_a_subclassed_model_of_tf_keras(choose: Choose) -> None:
+    class OfKeras2(tf_keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = tf_keras.layers.Conv2D(2, 8)
+
+        def call(self, image: Any) -> Any:
+            return self.convolution(image)[:, 0, 0]
+
+    found = choose(1.5)
+    model = OfKeras2()
+    model.compile("sgd", "mse")
+    callback = Enable(tune=BUDGET, batch_size=BATCH)
+    model.fit(IMAGES, LABELS, batch_size=BATCH, verbose=0, callbacks=[callback])
+    assert len(found) == 1 and callback.op_count > 0
 
 
 def test_the_callback_leaves_xla_on_if_units_are_not_the_fastest(

@@ -90,11 +90,18 @@ def test_the_core_knows_nothing_of_tensorflow() -> None:
 
 # Every addition makes the next version of TensorFlow harder to support.
 PRIVATE_MODULES = {
-    *("eager.context", "framework.config", "framework.kernels", "framework.op_def_registry"),
+    *(
+        "eager.context",
+        "eager.core",
+        "framework.config",
+        "framework.kernels",
+        "framework.op_def_registry",
+    ),
     *("framework.load_library", "grappler.cluster", "grappler.tf_optimizer"),
     *("eager.execute", "eager.record", "framework.ops", "eager.polymorphic_function"),
     "eager.polymorphic_function.atomic_function",
     "eager.polymorphic_function.concrete_function",
+    "eager.polymorphic_function.function_type_utils",
     "eager.polymorphic_function.polymorphic_function",
     "eager.polymorphic_function.tracing_compilation",
     *("framework.convert_to_constants", "ops.handle_data_util", "util._pywrap_util_port"),

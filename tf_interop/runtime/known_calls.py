@@ -23,8 +23,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.eager.polymorphic_function import polymorphic_function, tracing_compilation
+from tensorflow.python.eager import context, core
+from tensorflow.python.eager.polymorphic_function import (
+    function_type_utils,
+    polymorphic_function,
+    tracing_compilation,
+)
 from tensorflow.python.framework import ops
 from tensorflow.python.saved_model import save_context
 
@@ -96,30 +100,38 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Equal for arguments of the same types; None for arguments that this module leaves alone."""
     key: list[Any] = [*kwargs]
-    for values in (args, kwargs.values()):
-        for value in values:
-            kind = type(value)
-            if kind is ops.EagerTensor:
-                dtype = value._datatype_enum()
-                if dtype in _NO_NUMBERS:
+    try:
+        for values in (args, kwargs.values()):
+            for value in values:
+                kind = type(value)
+                if kind is ops.EagerTensor:
+                    dtype = value._datatype_enum()
+                    if dtype in _NO_NUMBERS:
+                        return None
+                    key.append((dtype, value._shape_tuple()))
+                elif kind in _CONSTANTS:
+                    key.append((kind, value))
+                else:
                     return None
-                key.append((dtype, value._shape_tuple()))
-            elif kind in _CONSTANTS:
-                key.append((kind, value))
-            else:
-                return None
+    except core._NotOkStatusException:
+        return None  # an asynchronous operation failed; TensorFlow's own call reports it
     return tuple(key)
 
 
 def _known_call(
     function: Any, config: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> _KnownCall | None:
-    """What TensorFlow ran for these arguments; None if it converts some of them."""
-    bound = function._function_type.bind_with_defaults(args, kwargs, function._default_values)
+    """What TensorFlow ran for these arguments; None if it converts some of them.
+
+    None, too, if an argument is also the default of another: which is which would not be clear.
+    """
+    bound = function_type_utils.bind_function_inputs(
+        args, kwargs, function._function_type, function._default_values
+    )
     concrete = tracing_compilation.trace_function(bound.args, bound.kwargs, config)
     bound = concrete.function_type.bind(*bound.args, **bound.kwargs)
     arguments = [*map(id, args), *map(id, kwargs.values())]
     inputs = [id(each) for each in concrete.function_type.unpack_inputs(bound)]
-    if not {*inputs} <= {*arguments}:
+    if not {*inputs} <= {*arguments} or len({*inputs}) < len(inputs):
         return None
     return _KnownCall(concrete, tuple(arguments.index(each) for each in inputs))

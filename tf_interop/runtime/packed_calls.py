@@ -53,7 +53,7 @@ _FunctionType = function_type.FunctionType
 _stock_call_flat = _ConcreteFunction._call_flat
 _stock_captured_inputs = _ConcreteFunction.captured_inputs
 _stock_hash = _FunctionType.__hash__
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may call another function meanwhile
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
             call.captured is not captured_inputs and not _are_same(call.captured, captured_inputs)
         ):
             call = _make_call(self, captured_inputs)
-        if call.function is not None:
+        if call is not None and call.function is not None:
             options = context.context().function_call_options
             chosen = options.executor_type
             options.executor_type = chosen or _EXECUTOR
@@ -138,7 +138,13 @@ def _call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[An
     return _stock_call_flat(self, tensor_inputs, captured_inputs)
 
 
-def _make_call(concrete: Any, captured: list[Any]) -> _PackedCall:
+def _make_call(concrete: Any, captured: list[Any]) -> _PackedCall | None:
+    """How to call a function; None with other tensors than it captures.
+
+    A gradient is called with the values that its forward pass left, and must not keep them.
+    """
+    if not _are_same(concrete._captured_inputs, captured):
+        return None
     with _lock:
         captured = list(captured)
         call = _PackedCall(captured)
@@ -146,7 +152,7 @@ def _make_call(concrete: Any, captured: list[Any]) -> _PackedCall:
         if found is not None and _are_same(found.captured, captured):
             return found
         # If what is captured changes, it is passed as it is from then on.
-        if found is None and _are_same(concrete._captured_inputs, captured):
+        if found is None:
             try:
                 call = _pack(concrete._inference_function, captured) or call
             except Exception as error:
@@ -163,7 +169,7 @@ def _make_call(concrete: Any, captured: list[Any]) -> _PackedCall:
 
 def _pack(function: Any, captured: list[Any]) -> _PackedCall | None:
     packed = [place for place, tensor in enumerate(captured) if _is_variable_here(tensor)]
-    if len(packed) < FEWEST_VARIABLES:
+    if len(packed) < FEWEST_VARIABLES or _has_random_state(function):
         return None
     chosen = set(packed)
     definition = function.definition
@@ -186,6 +192,13 @@ def _pack(function: Any, captured: list[Any]) -> _PackedCall | None:
         changed,
         tuple(tensor for place, tensor in enumerate(captured) if place not in chosen),
         handles,
+    )
+
+
+def _has_random_state(function: Any) -> bool:
+    """Whether an operation continues a sequence of random numbers; a copy would begin another."""
+    return any("seed2" in node.attr for node in function.definition.node_def) or any(
+        map(_has_random_state, function.children)
     )
 
 
