@@ -22,6 +22,7 @@ from tf_interop.graph.find_normalizations import (
     find_training_normalizations,
 )
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations
+from tf_interop.graph.normalization_proof import Result
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import GraphView
 from tf_interop.model.graphs import optimize_graph, trace, unread_nodes
@@ -232,6 +233,26 @@ def without_gradient_of(statistic: str) -> Graph:
     return step_of(model, [])
 
 
+def with_decay(factor: float) -> Graph:
+    """A step whose loss has the scale and offset of a normalization, too."""
+    scale, offset = (tf.Variable(tf.fill([IMAGE[-1]], value)) for value in (0.7, 1.3))
+    spec = tf.TensorSpec(IMAGE)
+
+    @tf.function(input_signature=[spec, spec], autograph=False)  # type: ignore[untyped-decorator]
+    def step(image: tf.Tensor, factors: tf.Tensor) -> Any:
+        parameters = tf.convert_to_tensor(scale), tf.convert_to_tensor(offset)
+        inner = tf.nn.tanh(image)
+        with tf.GradientTape() as tape:
+            tape.watch([inner, *parameters])
+            statistics = tf.nn.moments(inner, [0, 1, 2])
+            output = tf.nn.batch_normalization(inner, *statistics, *parameters[::-1], 1e-3)
+            loss = tf.reduce_sum(tf.nn.tanh(output) * factors)
+            loss += factor * tf.add_n([tf.reduce_sum(each**2) for each in parameters])
+        return loss, tape.gradient(loss, [inner, *parameters])
+
+    return with_fetches(optimize_graph(trace(step), None))
+
+
 def network(compute_capability: str | None = None, size: int = 48) -> Graph:
     layers = keras.layers
     image = keras.Input((size, size, 16))
@@ -281,6 +302,7 @@ FUSED: dict[str, tuple[int, Callable[[], Graph]]] = {
         ),
     ),
     "a_learning_rate": (1, lambda: in_a_row(normalization(), rate=tf.Variable(0.1))),
+    "decay_of_its_parameters": (1, lambda: with_decay(10.0)),
     "two_in_a_row": (2, lambda: in_a_row(normalization(), normalization())),
     "read_twice": (1, read_twice),
     "added_to_each_other": (2, added_to_each_other),
@@ -322,6 +344,46 @@ def test_fuses_between_casts_that_others_read_too() -> None:
 
     graph = step_of(model, weights_of([layer]), dtype="bfloat16")
     assert_same_numbers(graph, fused(graph, 1), 0.03)
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e-3, 1.0])
+def test_decay_of_parameters_is_no_part_of_their_gradients(factor: float) -> None:
+    graph = with_decay(factor)
+    new = GraphView(rewritten(graph, find(*graph)[0]))
+    [fused] = [node for node in range(len(new)) if new.ops[node] == "FusedBatchNormGradV3"]
+    added = [
+        (port, new.ops[reader])
+        for reader in new.readers[fused]
+        for source, port in new.fanins[reader]
+        if source == fused and port > 0
+    ]
+    assert sorted(port for port, _ in added) == [1, 2]
+    assert {op for _, op in added} <= {"AddN", "AddV2"}
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-6, 1e-12])
+def test_a_variance_with_epsilon_is_not_the_variance(epsilon: float) -> None:
+    graph_def, fetches = one(epsilon=epsilon)
+    [match], _ = find(graph_def, fetches)
+    view = GraphView(graph_def)
+    variances = [
+        view.names[node]
+        for (node, _), (result, _) in match.results.items()
+        if result is Result.VARIANCE
+    ]
+    assert variances and all("/moments/" in name for name in variances)
+
+
+def test_casts_that_wait_stay() -> None:
+    graph_def, fetches = one(dtype="mixed_bfloat16")
+    for cast in [node.name for node in graph_def.node if node.op == "Cast"]:
+        changed_def = graph_pb2.GraphDef()
+        changed_def.CopyFrom(graph_def)
+        node_of(changed_def, cast).input.append("^factors")
+        graph = changed_def, fetches
+        new = rewritten(graph, find(*graph)[0])
+        assert "^factors" in node_of(new, cast).input
+        assert_same_numbers(graph, new, 0.03)
 
 
 @pytest.mark.parametrize("which", [0, 1])

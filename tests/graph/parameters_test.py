@@ -37,6 +37,24 @@ def test_what_another_device_or_process_reads_is_no_parameter() -> None:
     assert refused == dict.fromkeys(("shared", "sent", "of_worker"), RefusalReason.DEVICE)
 
 
+def test_a_variable_of_a_branch_is_no_parameter() -> None:
+    view = GraphView(
+        graph_of(
+            {
+                "branch": "Switch image condition",
+                "pivot": "Identity branch:1",
+                "in_branch": "VarHandleOp ^pivot",
+                "read": "ReadVariableOp in_branch",
+                "conv": "Conv2D branch:1 read",
+            },
+            CPU,
+        ).graph_def
+    )
+    parameters = find_parameters(view, GraphProperties(view), "CPU")
+    assert not parameters.shapes
+    assert [each.reason for each in parameters.refusals] == [RefusalReason.CONTROL_FLOW]
+
+
 def test_a_read_may_be_waited_for_and_other_parameters_may_not() -> None:
     view = GraphView(
         graph_of(

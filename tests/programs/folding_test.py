@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2, node_def_pb2
+from unnoticed import run_python
 
 import tf_interop
 from tf_interop.convolution import RefusalReason
@@ -136,6 +137,7 @@ def of_two(x: Any) -> Any:
 
 
 SCALE, OFFSET, FACTORS_OF_96, PIXELS = factors(), offsets(), factors(96), factors(64, 64, 1)
+ROW = offsets(1, 12)
 FILTER, LARGER_FILTER = filters(1, 1, CHANNELS, CHANNELS), filters(1, 1, CHANNELS, CHANNELS + 1)
 VOLUME_FILTER, WEIGHTS = filters(2, 3, 3, CHANNELS, 12), filters(CHANNELS, 12)
 TRANSPOSED_FILTER, EVEN_FILTER = filters(3, 3, 12, CHANNELS), filters(2, 4, CHANNELS, CHANNELS)
@@ -244,6 +246,10 @@ FOLDED: dict[str, tuple[Layer, Ops]] = {
         of(conv, rows, lambda y: tf.reshape(y, [2, 32, 4, 96]) * FACTORS_OF_96),
         {"Conv2D": 1, "MatMul": 1, "Mul": 1},
     ),
+    "a row that a parameter gives another rank": (
+        lambda x: (conv(x), tf.reshape(x[0, 0, :1] @ WEIGHTS, [12]) + ROW, biased(x)),
+        {"Conv2D": 1, "MatMul": 1, "AddV2": 1, "BiasAdd": 1},
+    ),
     "an activation that Grappler moves after a concatenation": (
         lambda x: tf.concat(
             [of(conv, norm, relu)(x), of(in_depth, biased, relu)(x), of(conv, biased, relu)(x)], 3
@@ -269,6 +275,33 @@ FOLDED: dict[str, tuple[Layer, Ops]] = {
 def test_folds(case: str) -> None:
     function, left = FOLDED[case]
     assert_becomes(function, IMAGES, left)
+
+
+def test_folds_what_has_a_kernel_without_onednn() -> None:
+    """The fused kernel for that reads all channels."""
+    run_python(
+        """
+        import numpy as np, tensorflow as tf, tf_interop
+        random = np.random.default_rng(0)
+        dense, grouped = (
+            tf.Variable(random.normal(size=[3, 3, depth, 8]).astype("f") / 8) for depth in (8, 2)
+        )
+        scale, offset = (tf.Variable(random.uniform(0.5, 1.5, [8]).astype("f")) for _ in range(2))
+        def function(x):
+            for each in (dense, grouped):
+                x = tf.nn.relu(tf.nn.conv2d(x, each, 1, "SAME") * scale + offset)
+            return x
+        images = random.normal(size=[2, 16, 16, 8]).astype("f")
+        expected = function(tf.constant(images))
+        tf_interop.enable()
+        run = tf.function(function)
+        for _ in range(3):
+            np.testing.assert_allclose(run(images), expected, rtol=1e-4, atol=1e-5)
+        status = tf_interop.status()
+        assert not status.failures and status.folded_graphs[0].fold_count, status
+        """,
+        TF_ENABLE_ONEDNN_OPTS="0",
+    )
 
 
 def test_a_convolution_that_adds_a_shortcut_is_a_unit() -> None:

@@ -13,7 +13,10 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from unnoticed import in_session, v1
 
 import tf_interop
+from tf_interop.model.graphs import optimize_graph, trace, unread_nodes
+from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import GraphItem
 
 RANDOM = np.random.default_rng(0)
 IMAGES = RANDOM.normal(size=[8, 16, 16, 3]).astype(np.float32)
@@ -179,6 +182,21 @@ def test_keeps_nothing_without_room_or_permission() -> None:
         model = small_model()
         assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
         assert not get_plugin().fold_reports
+
+
+def test_a_filter_without_room_is_computed_in_each_call() -> None:
+    large = tf.Variable(tf.ones([3, 3, 256, 256]))
+    traced = trace(
+        tf.function(
+            lambda x: tf.nn.conv2d(x, tf.sqrt(tf.abs(large)), 1, "SAME"),
+            input_signature=[tf.TensorSpec([1, 4, 4, 256])],
+        )
+    )
+    graph_def = optimize_graph(traced, None)
+    item = GraphItem("CPU", unread_nodes(graph_def))
+    folded, report = run_fold_pass(graph_def, item, kept_mb=1)
+    assert report is not None and "MiB" in report.refusals[0].detail
+    assert "TfInterop>Kept" not in {node.op for node in (folded or graph_def).node}
 
 
 def test_graphs_of_one_session_keep_values_of_their_own() -> None:

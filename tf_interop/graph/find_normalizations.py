@@ -342,7 +342,8 @@ class _Finder:
             return match
         for index, _ in of_casts:
             node = view.nodes[index]
-            if node.op != "Cast" or attribute_of(node, "SrcT").type != dtype:
+            is_cast = node.op == "Cast" and attribute_of(node, "SrcT").type == dtype
+            if not is_cast or not self._may_join(index, match):
                 return match
         results, members = {}, set(match.members) | {index for index, _ in of_casts}
         for tensor, (result, shape) in match.results.items():
@@ -352,7 +353,8 @@ class _Finder:
             for reader in view.fanouts[tensor[0]]:
                 node = view.nodes[reader]
                 is_cast = node.op == "Cast" and attribute_of(node, "DstT").type == dtype
-                if not is_cast or tensor not in view.fanins[reader] or node.name in view.preserved:
+                reads = tensor in view.fanins[reader]
+                if not is_cast or not reads or not self._may_join(reader, match):
                     return match
                 results[reader, 0] = result, shape
                 members.add(reader)
@@ -363,6 +365,13 @@ class _Finder:
         return dataclasses.replace(
             match, dtype=dtype, inputs=inputs, results=results, members=frozenset(members)
         )
+
+    def _may_join(self, index: int, match: TrainingNormalization) -> bool:
+        """Whether a node may become part of a normalization on its device."""
+        view = self._view
+        node = view.nodes[index]
+        is_free = not view.control_fanins[index] and node.name not in view.preserved
+        return is_free and node.device == match.device
 
     def _readers(self, index: int, ops: Collection[str]) -> list[int]:
         view = self._view
@@ -386,7 +395,8 @@ class _Finder:
     def _constant(self, index: int) -> Value | None:
         if index not in self._constants:
             node = self._view.nodes[index]
-            self._constants[index] = constant_value(node) if node.op == "Const" else None
+            is_fixed = node.op == "Const" and node.name not in self._view.preserved
+            self._constants[index] = constant_value(node) if is_fixed else None
         return self._constants[index]
 
     def _positive_constant(self, tensor: Tensor | None) -> float:

@@ -306,10 +306,12 @@ class _Search:
         ):
             return None
         nodes, made = [index], list[Change]()
+        narrow = attribute_of(view.nodes[index], "SrcT").type
         while (reader := self._changes.only_reader(nodes[-1])) is not None:
             nodes.append(reader[0])
             if view.ops[reader[0]] == "Cast":
-                return tuple(nodes), made
+                is_back = attribute_of(view.nodes[reader[0]], "DstT").type == narrow
+                return (tuple(nodes), made) if is_back else None
             change = self._changes.change(*reader, channels, layout)
             if change is None or change.activation:
                 return None
@@ -325,7 +327,7 @@ class _Search:
             return index
         rows, others = (self._properties.output_shape(each, 0) for each in (index, reader[0]))
         keeps_channels = rows and others and rows[-1] == others[-1] is not None
-        return reader[0] if keeps_channels else index
+        return reader[0] if keeps_channels and len(others) > 1 else index
 
     def _hoisted(self, index: int) -> int | None:
         """The activation that alone reads a ConcatV2; None if there is none, or it is no concat."""
@@ -441,9 +443,15 @@ class _Search:
         if is_depthwise and activation in _GROUPED_ACTIVATIONS:
             return "_FusedConv2D"
         needs_onednn = op != "_FusedMatMul" and (
-            op != "_FusedConv2D" or self._layout(index) == b"NCHW"
+            op != "_FusedConv2D" or self._layout(index) == b"NCHW" or not self._is_dense(index)
         )
         return "" if needs_onednn and not tensorflow_internals.is_onednn_on() else op
+
+    def _is_dense(self, index: int) -> bool:
+        """Whether each output channel of a convolution of NHWC reads all input channels."""
+        image = self._properties.input_shape(index, 0)
+        filter_shape = self._changes.shape(self._view.fanins[index][1])
+        return bool(image and filter_shape) and image[-1] == filter_shape[-2]  # type: ignore[index]
 
     def _layout(self, index: int) -> bytes:
         is_matrix = "MatMul" in self._view.ops[index]

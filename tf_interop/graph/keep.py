@@ -467,6 +467,8 @@ class _Rewriter:
                     continue
                 used_bytes += size
                 tensors.append(tensor)
+            if not tensors:
+                continue
             name = f"{self._prefix}_{number}"
             kept_nodes.append(self._kept(name, device, tensors))
             for each in self._ancestors(parse_input(tensor)[0] for tensor in tensors):

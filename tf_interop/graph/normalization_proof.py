@@ -43,6 +43,10 @@ from tf_interop.graph.sampled_values import (
 from tf_interop.graph.view import GraphView, Tensor
 
 _SUM_OPS = frozenset({"Add", "AddV2", "AddN"})
+# The sizes of x and dy at the random points. What is small beside a result at one point, as epsilon
+# is beside a variance, or weight decay beside a gradient, is large at another.
+_IMAGE_SIZES = np.array([[1.0, 1.0, 1e-6, 1e6]])
+_GRADIENT_SIZES = np.array([[1.0, 1e-12, 1.0, 1.0]])
 _ON_IMAGE, _ON_GRADIENT, _ON_MEAN = 1, 2, 4
 """What a value depends on, as bits."""
 
@@ -155,7 +159,10 @@ class Evaluation:
     def _set_inputs(self) -> None:
         """Gives the inputs random values, and computes the results from them by formula."""
         inputs, random = self._inputs, np.random.default_rng(0)
-        x, dy = (random.uniform(-2, 3, (SAMPLES, POINTS)) for _ in range(2))
+        x, dy = (
+            sizes * random.uniform(-2, 3, (SAMPLES, POINTS))
+            for sizes in (_IMAGE_SIZES, _GRADIENT_SIZES)
+        )
         self._set(inputs.image, Sampled(x, self._shapes.image), _ON_IMAGE)
         if inputs.gradient is not None:
             self._set(inputs.gradient, Sampled(dy, self._shapes.image), _ON_GRADIENT)
@@ -278,13 +285,15 @@ class Evaluation:
                     return
 
     def _sums_of(self, index: int) -> Iterator[tuple[int, int]]:
-        """The sums above an addend, with its places, while nothing else reads them."""
+        """The sums above an addend, with its places, while nothing else needs them."""
         view = self._view
         while len(view.fanouts[index]) == 1:
             (reader,) = view.fanouts[index]
             if view.ops[reader] not in _SUM_OPS or view.fanins[reader].count((index, 0)) != 1:
                 return
             yield reader, view.fanins[reader].index((index, 0))
+            if view.names[reader] in view.preserved:
+                return
             index = reader
 
     def _find_joined_gradient(self, index: int) -> bool:

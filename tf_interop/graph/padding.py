@@ -73,7 +73,7 @@ def find_paddings(changes: ChannelChanges) -> tuple[Padding, ...]:
 def _amounts(view: GraphView, index: int) -> tuple[int, int, int, int] | None:
     """The amounts of a Pad; None if they are no constants, or if it pads more than pixels."""
     source, _ = view.fanins[index][1]
-    if view.ops[source] != "Const":
+    if view.ops[source] != "Const" or view.names[source] in view.preserved:
         return None
     amounts = tf.make_ndarray(view.nodes[source].attr["value"].tensor)
     if amounts.shape != (4, 2) or amounts[[0, 3]].any():

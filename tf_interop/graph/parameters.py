@@ -84,6 +84,8 @@ def find_parameters(view: GraphView, properties: GraphProperties, device_type: s
         reason = None
         if is_read and (len(fanins) != 1 or fanins[0] in written):
             reason = RefusalReason.WRITTEN
+        elif is_read and not control_flow.always_runs_once(fanins[0][0]):
+            reason = RefusalReason.CONTROL_FLOW
         elif view.control_fanins[index] or (index in has_control_readers and not is_read):
             reason = RefusalReason.CONTROL_DEPENDENCY
         # TensorFlow preserves all reads of a function among its effects, but to read is no effect.

@@ -142,6 +142,8 @@ def change_graph(
         with part():
             arranged = arrange_filters(folded, item) or folded
             changed = join_kept(arranged, item.nodes_to_preserve) or arranged
+        if changed is None:  # nothing of what the reports say was done
+            return ChangedGraph()
     return ChangedGraph(changed, report and _timed(report, start), fold_report)
 
 
