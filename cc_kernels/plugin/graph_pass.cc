@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "cc_kernels/plugin/plugin.h"
 #include "cc_kernels/plugin/tensorflow_registry.h"
 
@@ -41,6 +42,7 @@ namespace {
 std::atomic<TfiPass> global_pass{nullptr};
 std::atomic<TfiIsInterpreterHeld> global_is_interpreter_held{nullptr};
 std::atomic<double> global_time_limit_s{0};
+std::atomic<bool> global_takes_products{false};
 std::atomic<int64_t> pass_version{0};
 
 // A thread of the program may hold the interpreter while it waits for TensorFlow's thread, which
@@ -126,6 +128,11 @@ bool MayHoldConvolution(absl::string_view graph) {
   }
 }
 
+bool IsForPass(absl::string_view graph) {
+  return MayHoldConvolution(graph) ||
+         (global_takes_products.load() && absl::StrContains(graph, "MatMul"));
+}
+
 OwnedBuffer RunGraphPass(const Handed& handed, TF_Status* status) {
   OwnedBuffer result = {nullptr, TF_DeleteBuffer};
   const TfiPass pass = global_pass.load();
@@ -153,8 +160,10 @@ OwnedBuffer RunGraphPass(const Handed& handed, TF_Status* status) {
 
 extern "C" {
 
-void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held, double time_limit_s) {
+void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held, double time_limit_s,
+                int takes_products) {
   tf_interop::global_is_interpreter_held.store(is_interpreter_held);
+  tf_interop::global_takes_products.store(takes_products != 0);
   tf_interop::global_time_limit_s.store(time_limit_s);
   tf_interop::global_pass.store(pass);
   ++tf_interop::pass_version;

@@ -24,6 +24,9 @@ int64_t PassVersion();
 // TensorFlow's many helper graphs do not, and are skipped without being parsed.
 bool MayHoldConvolution(absl::string_view graph);
 
+// Whether the pass that is set takes a graph of Grappler's, from the graph's bytes.
+bool IsForPass(absl::string_view graph);
+
 // A graph for the pass.
 struct Handed {
   absl::string_view graph;  // a serialized GraphDef

@@ -40,7 +40,7 @@ void Optimize(void* created, const TF_Buffer* input, const TF_GrapplerItem* item
   auto* const optimizer = static_cast<Optimizer*>(created);
   const bool is_second_round = std::exchange(optimizer->is_second_round, true);
   const absl::string_view graph(static_cast<const char*>(input->data), input->length);
-  if (!is_second_round || !HasPass() || !MayHoldConvolution(graph) ||
+  if (!is_second_round || !HasPass() || !IsForPass(graph) ||
       !AllowsNonDifferentiableRewrites(item)) {
     return SetUnchanged(status);
   }

@@ -46,8 +46,10 @@ TFI_EXPORT const char* TfiRegisterPlugin(const char* device_type);
 //
 // The caller waits five seconds for the pass to get the interpreter, then `time_limit_s` plus five
 // seconds for it to end. After that the graph stays unchanged, and the pass runs on alone.
+//
+// It gets graphs with convolutions; if `takes_products` is not 0, also others with matrix products.
 TFI_EXPORT void TfiSetPass(TfiPass pass, TfiIsInterpreterHeld is_interpreter_held,
-                           double time_limit_s);
+                           double time_limit_s, int takes_products);
 
 // Passes the serialized GraphDef to `sink`. Returns 1, or 0 if it is too late.
 TFI_EXPORT int TfiGraphData(TfiGraph* graph, TfiSink sink);

@@ -60,5 +60,5 @@ PROGRAM = """
     def held(model):
         '''The number of variables that devices have in shares.'''
         variables = model.variables + model.optimizer.variables
-        return sum(id(each._value._handle) in kept_shares._holders for each in variables)
+        return sum(id(vars(each._value)["_handle"]) in kept_shares._holders for each in variables)
 """

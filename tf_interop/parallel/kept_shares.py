@@ -10,11 +10,13 @@ divides so that each device reads and updates its own share (`rules/shares.py`):
     v.numpy(), assign, save, another function that captured v:  first v is put together again
     call n      f'(batch, v)    v is cut into shares again
 
-Guaranteed: whoever uses `Variable.handle`, or calls a function that captured it, finds the current
-value there. Not seen are uses of a handle that was taken before, as by a tf.data pipeline.
+Guaranteed: whoever uses a variable, or calls a function that captured it, finds the current value
+there. Not seen are uses of a handle that was taken before, as by a tf.data pipeline. What another
+thread writes to a variable while a step runs counts as written after the step.
 
-This module changes a method and a property of classes that TensorFlow does not document:
-`ConcreteFunction._call_flat` and `BaseResourceVariable.handle`.
+This module changes a method and an attribute of classes that TensorFlow does not document:
+`ConcreteFunction._call_flat`, and `BaseResourceVariable._handle`, which TensorFlow's C++ reads
+where an eager operation is given a variable.
 """
 
 from __future__ import annotations
@@ -41,7 +43,6 @@ _ATTRIBUTE = "_tf_interop_kept_shares"
 _ConcreteFunction = concrete_function.ConcreteFunction
 _Variable = resource_variable_ops.BaseResourceVariable
 _stock_call_flat = _ConcreteFunction._call_flat
-_stock_handle = _Variable.handle
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +91,10 @@ class KeptShares:
         self.is_divided = False
         self._function = function
         self._handles = variables
-        self._are_current = False  # the shares have the values of the variables
+        self._are_current = False  # the shares have the values, and the variables need not
+        # Those that the variables had when they were last cut or put together. Other values are
+        # newer than those of the shares.
+        self._seen: dict[SharedVariable, np.ndarray[Any, Any]] = {}
         self._calls = 0  # that run now
         self._caller = 0  # the thread of the last call
 
@@ -107,11 +111,19 @@ class KeptShares:
         """Whether it keeps shares of the variable that has this handle."""
         return any(handle is each for each in self._handles.values())
 
+    def is_used_elsewhere(self) -> bool:
+        """Whether a running step of another function has shares of these variables."""
+        holders = (_holders.get(id(handle)) for handle in self._handles.values())
+        return any(each is not None and each is not self and each._calls for each in holders)
+
     def call(self, inputs: Sequence[Any]) -> Any:
         """Calls the copy, with the variables' values in shares if the pass has divided it."""
         with _lock:
-            if not self._are_current:
-                self._cut()
+            if self._are_current:
+                self._take_newer()
+            elif not self._calls or not self._seen:
+                for variable in self._handles:
+                    self._cut(variable, self._read(variable))
             self._calls += 1
             self._caller = threading.get_ident()
         try:
@@ -121,14 +133,28 @@ class KeptShares:
                 self._calls -= 1
         with _lock:
             is_kept = _kept.get(self.name) is self  # unless another thread has turned it off
-            if is_kept and self.is_divided and not self._are_current:
-                self._are_current = True
-                for variable, handle in self._handles.items():
-                    _holders[id(handle)] = self
-                    # Another thread may read a variable long after it has got the handle.
-                    if _users[id(handle)] <= {self._caller}:
-                        _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
+            if is_kept and self.is_divided and not self._are_current and self._seen:
+                self._hold()
         return result
+
+    def _hold(self) -> None:
+        """Frees the variables' own memory after their first step in shares."""
+        newer = self._newer()
+        self._seen.clear()
+        if newer:
+            # Another thread wrote to them, or the graph that ran was not divided.
+            for variable, handle in self._handles.items():
+                if variable not in newer:
+                    _assign(handle, self._joined(variable))
+            return
+        for handle in self._handles.values():
+            _holders[id(handle)] = self
+        self._are_current = True
+        running = [id(each) for inputs in [*_running.values()] for each in inputs]
+        for variable, handle in self._handles.items():
+            # Another thread may read a variable long after it has got the handle.
+            if _users[id(handle)] <= {self._caller} and id(handle) not in running:
+                _assign(handle, np.zeros([0], variable.dtype.as_numpy_dtype))
 
     def put_together(self, *, is_last: bool = False) -> None:
         """Gives the variables their values again. The caller holds the lock.
@@ -138,17 +164,15 @@ class KeptShares:
         """
         if not self._are_current:
             return
+        self._take_newer()
         for variable, handle in self._handles.items():
-            value = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
-            for share in variable.shares:
-                resource = self._handle_of(variable, share)
-                its = tf.raw_ops.ReadVariableOp(resource=resource, dtype=variable.dtype)
-                value[tuple(itertools.starmap(slice, share.box))] = its.numpy()
-            _assign(handle, value)
+            self._seen[variable] = self._joined(variable)
+            _assign(handle, self._seen[variable])
         if self._calls and not is_last:
             return
+        self._seen.clear()
         for handle in self._handles.values():
-            del _holders[id(handle)]
+            _holders.pop(id(handle), None)
         self._are_current = False
 
     def remove(self) -> None:
@@ -164,12 +188,42 @@ class KeptShares:
             if id(handle) not in left:
                 _users.pop(id(handle), None)
 
-    def _cut(self) -> None:
-        for variable, handle in self._handles.items():
-            value = tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype).numpy()
-            for share in variable.shares:
-                its = np.ascontiguousarray(value[tuple(itertools.starmap(slice, share.box))])
-                _assign(self._handle_of(variable, share), its)
+    def _newer(self) -> dict[SharedVariable, np.ndarray[Any, Any]]:
+        """The values of variables that somebody has written to."""
+        values = {variable: self._read(variable) for variable in self._seen}
+        return {
+            variable: value
+            for variable, value in values.items()
+            if value.tobytes() != self._seen[variable].tobytes()
+        }
+
+    def _take_newer(self) -> None:
+        """Cuts variables again that somebody has written to."""
+        newer = self._newer()
+        self._seen.clear()
+        for variable, value in newer.items():
+            self._cut(variable, value)
+        self._seen.clear()
+
+    def _read(self, variable: SharedVariable) -> np.ndarray[Any, Any]:
+        resource = self._handles[variable]
+        value = tf.raw_ops.ReadVariableOp(resource=resource, dtype=variable.dtype).numpy()
+        return np.asarray(value)
+
+    def _cut(self, variable: SharedVariable, value: np.ndarray[Any, Any]) -> None:
+        self._seen[variable] = value
+        for share in variable.shares:
+            its = np.ascontiguousarray(value[tuple(itertools.starmap(slice, share.box))])
+            _assign(self._handle_of(variable, share), its)
+
+    def _joined(self, variable: SharedVariable) -> np.ndarray[Any, Any]:
+        """The value of a variable that is in shares."""
+        value = np.empty(variable.shape, variable.dtype.as_numpy_dtype)
+        for share in variable.shares:
+            resource = self._handle_of(variable, share)
+            its = tf.raw_ops.ReadVariableOp(resource=resource, dtype=variable.dtype)
+            value[tuple(itertools.starmap(slice, share.box))] = its.numpy()
+        return value
 
     def _handle_of(self, variable: SharedVariable, share: Share) -> Any:
         with tf.device(share.device):
@@ -192,6 +246,7 @@ _offers: dict[str, tuple[SharedVariable, ...]] = {}  # by the name of the functi
 _kept: dict[str, KeptShares] = {}  # by the name of the function's copy
 _holders: dict[int, KeptShares] = {}  # by the id of the handle of a variable that is not current
 _users: dict[int, set[int]] = {}  # the threads that used a variable, by the id of its handle
+_running: dict[int, Sequence[Any]] = {}  # the inputs of calls that run now, by their id
 _dropped: list[KeptShares] = []  # of functions that are gone; freed at the next call
 _is_on = False
 
@@ -201,7 +256,7 @@ def turn_on() -> None:
     global _is_on
     _is_on = True
     _ConcreteFunction._call_flat = call_flat
-    _Variable.handle = property(_handle, doc=_stock_handle.__doc__)
+    _Variable._handle = property(_handle, _set_handle)
 
 
 def turn_off() -> None:
@@ -212,7 +267,7 @@ def turn_off() -> None:
     with _lock:
         _is_on = False
         _ConcreteFunction._call_flat = _stock_call_flat
-        _Variable.handle = _stock_handle
+        del _Variable._handle  # an attribute of each variable, as before
         for kept in list(_kept.values()):
             kept.remove()
         _offers.clear()
@@ -231,10 +286,17 @@ def find(function: str) -> KeptShares | None:
 
 
 def _handle(self: Any) -> Any:
-    handle = self._handle
+    try:
+        handle = self.__dict__["_handle"]
+    except KeyError:
+        raise AttributeError("_handle") from None
     if id(handle) in _users and context.executing_eagerly():
         _put_together([handle])
     return handle
+
+
+def _set_handle(self: Any, handle: Any) -> None:
+    self.__dict__["_handle"] = handle
 
 
 def _put_together(handles: Sequence[Any], but: KeptShares | None = None) -> None:
@@ -275,21 +337,31 @@ def call_flat(self: Any, tensor_inputs: Sequence[Any], captured_inputs: list[Any
     kept: KeptShares | None = self.__dict__.get(_ATTRIBUTE) if may_keep else None
     if kept is not None and (_kept.get(kept.name) is not kept or not kept.fits(inputs)):
         kept = None
-    if _users or _dropped:
-        _put_together(inputs, but=kept)
+    if kept is not None and kept.is_used_elsewhere():
+        kept = None
     if kept is not None:
+        _put_together(inputs, but=kept)
         try:
             return kept.call(inputs)
-        except tf.errors.OpError:
+        except tf.errors.OpError as error:
             # TensorFlow optimized the copy again, and the pass failed: the variables were empty. If
             # the step had taken a batch from an iterator, that is lost.
             if kept.is_divided:
+                if not isinstance(error, tf.errors.OutOfRangeError):
+                    with _lock:
+                        kept.put_together()  # so that the next call finds out what runs
                 raise
         finally:
             if not kept.is_divided:
                 with _lock:
                     kept.remove()
-    result = _stock_call_flat(self, tensor_inputs, captured_inputs)
+    _running[id(inputs)] = inputs
+    try:
+        if _users or _dropped:
+            _put_together(inputs)
+        result = _stock_call_flat(self, tensor_inputs, captured_inputs)
+    finally:
+        del _running[id(inputs)]
     if may_keep and _offers:
         _take_offer(self, inputs, len(tensor_inputs))
     return result
@@ -299,7 +371,7 @@ def _take_offer(concrete: Any, inputs: Sequence[Any], first_captured: int) -> No
     """Prepares to keep shares from the next call on, if that was offered."""
     function = concrete._inference_function
     with _lock:
-        variables = _offers.pop(function.definition.signature.name, ())
+        variables = _offers.pop(function.name.decode(), ())
         # Other variables could come as arguments of the next call.
         if not variables or min(each.argument for each in variables) < first_captured:
             return

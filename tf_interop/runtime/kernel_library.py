@@ -37,7 +37,7 @@ _SINK_TYPE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_size_t)
 # Each function's argument types, then its result type.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "TfiRegisterPlugin": (_TEXT, _TEXT),
-    "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, None),
+    "TfiSetPass": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_double, ctypes.c_int, None),
     "TfiGraphData": (_GRAPH, _SINK_TYPE, ctypes.c_int),
     "TfiOutputProperties": (_GRAPH, _TEXT, _SINK_TYPE, ctypes.c_int),
     "TfiSetResult": (_GRAPH, _TEXT, ctypes.c_size_t, ctypes.c_int),
@@ -293,7 +293,11 @@ class KernelLibrary:
             raise LibraryError(error.decode())
 
     def set_pass(
-        self, run: Callable[[HandedGraph], bool] | None, time_limit_s: float = 60.0
+        self,
+        run: Callable[[HandedGraph], bool] | None,
+        time_limit_s: float = 60.0,
+        *,
+        takes_products: bool = False,
     ) -> None:
         """Sets the function that TensorFlow calls for every graph that may have a convolution.
 
@@ -301,12 +305,14 @@ class KernelLibrary:
             run: returns whether it has set a result. It must not raise. It runs on its own thread,
                 so that signal handlers do not raise in it. None turns the plugin off.
             time_limit_s: how long it may take; soon after that TensorFlow continues without it.
+            takes_products: whether it is also called for graphs with matrix products alone.
         """
         self._run = run
         self.functions.TfiSetPass(
             None if run is None else ctypes.cast(self._callback, ctypes.c_void_p),
             ctypes.cast(ctypes.pythonapi.PyGILState_Check, ctypes.c_void_p),
             time_limit_s,
+            int(takes_products),
         )
 
     def _call(self, *handed: Any) -> int:

@@ -185,7 +185,11 @@ class Plugin:
     def _update_pass(self) -> None:
         # The caller holds the lock; otherwise two threads could set a pass for old settings.
         is_needed = self._settings.can_change_graphs or self._observers
-        self.library.set_pass(self._run if is_needed else None, self._settings.pass_time_limit_s)
+        self.library.set_pass(
+            self._run if is_needed else None,
+            self._settings.pass_time_limit_s,
+            takes_products=self._settings.divider is not None or bool(self._observers),
+        )
 
     def _run(self, handed: HandedGraph) -> bool:
         """Called by TensorFlow; returns whether it handed a new graph back. Never raises."""

@@ -35,10 +35,12 @@ def share_boxes(gradient_parts: Sequence[OpPart]) -> dict[int, Box]:
     places: dict[Box, list[int]] = collections.defaultdict(list)
     for part in gradient_parts:
         places[part.gives[0]].append(part.place)
+    # The same axis for all boxes, so that neighbours can be joined.
+    largest = [max(its) for its in zip(*map(sizes, places), strict=True)]
+    axis = largest.index(max(largest))
     shares: dict[int, Box] = {}
     for box, its in places.items():
         shape = sizes(box)
-        axis = shape.index(max(shape))
         first = box[axis][0]
         # An axis shorter than the number of places leaves some without a share.
         intervals = split(shape[axis], min(len(its), shape[axis]))
