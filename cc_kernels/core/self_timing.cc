@@ -87,13 +87,14 @@ void SelfTiming::End(int64_t id, int64_t now_ns, Outcome outcome, double simulat
   const auto step = FindStep(id);
   if (step == steps_.end()) return;
   if (outcome == Outcome::kTooLong) step->is_too_long = true;
-  if (outcome == Outcome::kWarmedUp) step->counts = false;
+  if (outcome == Outcome::kWarmedUp || outcome == Outcome::kFailed) step->counts = false;
   step->simulated_us += simulated_us > 0 ? simulated_us : std::nan("");
   if (--step->left > 0) return;
   WayTrials& trials = step->of->trials;
   if (step->counts && step->turn == trials.turn()) {
     const double us = static_cast<double>(now_ns - step->begin_ns) * 1e-3;
-    if (step->is_too_long) {
+    // Not every unit can stop at the limit.
+    if (step->is_too_long || (trials.is_first_run() && us > trials.limit_us())) {
       trials.RecordTooLong(us);
     } else {
       trials.Record(us, std::isnan(step->simulated_us) ? 0 : step->simulated_us);

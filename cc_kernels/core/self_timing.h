@@ -60,6 +60,7 @@ class SelfTiming {
     kRan,
     kTooLong,   // the rest of it as in stock TensorFlow
     kWarmedUp,  // for the first time in this form, so its time says little
+    kFailed,
   };
   // `simulated_us` is the time of the unit's run in a simulation; 0 if there was none.
   void End(int64_t id, int64_t now_ns, Outcome outcome = Outcome::kRan, double simulated_us = 0);

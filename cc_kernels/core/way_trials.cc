@@ -104,8 +104,7 @@ TrialsReport WayTrials::Report(std::string name, std::string sizes,
 double WayTrials::limit_us() const {
   const double fastest = is_trying_ && way() != 0 ? FastestUs() : 0;
   if (fastest == 0) return std::numeric_limits<double>::infinity();
-  const bool is_first = uncounted_ > 0 && entries_[way()].samples.empty();
-  return (is_first ? kTooLongAtFirst : kTooLong) * fastest;
+  return (is_first_run() ? kTooLongAtFirst : kTooLong) * fastest;
 }
 
 void WayTrials::Record(double us, double simulated_us) {

@@ -43,6 +43,8 @@ class WayTrials {
   int64_t turn() const { return turn_; }
   // A run that has taken so long should be finished in way 0; infinite for way 0 itself.
   double limit_us() const;
+  // Whether the way has not run in this trial yet.
+  bool is_first_run() const { return uncounted_ > 0 && entries_[way()].samples.empty(); }
 
   // A run of this turn, from its begin to its end, took `us`; in a simulation `simulated_us`.
   void Record(double us, double simulated_us = 0);

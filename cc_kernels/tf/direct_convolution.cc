@@ -70,6 +70,11 @@ struct DirectConvolution::Call {
 
 struct DirectConvolution::Prepared {
   bool is_ready() const { return primitive != nullptr || winograd != nullptr; }
+  // Whether the other tensors of a call have the shapes that they should have.
+  bool Fits(const FusedOps& fused, const OpKernelContext& context) const {
+    return (!fused.has_bias || context.input(2).shape() == bias_shape) &&
+           (!fused.has_summand || context.input(Summand(context)).shape() == output_shape);
+  }
   std::unique_ptr<Call> Take(const tensorflow::DeviceBase::CpuWorkerThreads& workers) {
     std::unique_ptr<Call> call;
     {
@@ -126,12 +131,7 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Find(OpKernelCon
   std::optional<std::shared_ptr<Prepared>> found = prepared_.Find(key);
   if (!found.has_value()) found = prepared_.Insert(key, Prepare(context, cores));
   const std::shared_ptr<Prepared>& prepared = *found;
-  const bool takes_others =
-      prepared->is_ready() &&
-      (!kernel_.fused.has_bias || context->input(2).shape() == prepared->bias_shape) &&
-      (!kernel_.fused.has_summand ||
-       context->input(Summand(*context)).shape() == prepared->output_shape);
-  return takes_others ? prepared : nullptr;
+  return prepared->is_ready() && prepared->Fits(kernel_.fused, *context) ? prepared : nullptr;
 }
 
 absl::string_view DirectConvolution::Name(const Prepared& prepared) {
@@ -191,7 +191,7 @@ std::shared_ptr<DirectConvolution::Prepared> DirectConvolution::Prepare(OpKernel
   prepared->output_shape = tensorflow::ShapeFromFormat(
       kernel_.step.format, convolution->batch, convolution->output_height,
       convolution->output_width, convolution->output_channels);
-  if (IsWinogradFaster(context, *convolution, cores)) {
+  if (prepared->Fits(kernel_.fused, *context) && IsWinogradFaster(context, *convolution, cores)) {
     prepared->winograd = MakeWinograd(context, *convolution, cores);
   }
   if (prepared->winograd == nullptr) MakePrimitive(context, *convolution, cores, prepared.get());

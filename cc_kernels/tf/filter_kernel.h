@@ -6,11 +6,14 @@
 #ifndef TF_INTEROP_TF_FILTER_KERNEL_H_
 #define TF_INTEROP_TF_FILTER_KERNEL_H_
 
-#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
+#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "cc_kernels/tf/direct_convolution.h"
 #include "cc_kernels/tf/holding.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -20,8 +23,9 @@
 
 namespace tf_interop {
 
-// A kernel that arranges its filter in its first run. It does that under a lock and on the pool,
-// whose threads may all run steps of other calls. So none of them may wait for this lock.
+// A kernel that arranges its filter in the first run that needs it in another form, which depends
+// on the image's sizes. It does that under a lock and on the pool, whose threads may all run steps
+// of other calls. So none of them may wait for this lock: the first run with any sizes is alone.
 // Thread-safe.
 class ArrangingKernel {
  public:
@@ -30,17 +34,18 @@ class ArrangingKernel {
 
   tensorflow::OpKernel* get() const { return kernel_.get(); }
   // Whether a call may run it now; EndRun follows its run.
-  bool BeginRun() {
-    State state = State::kNew;
-    return state_.compare_exchange_strong(state, State::kArranging) || state == State::kArranged;
-  }
-  void EndRun() { state_.store(State::kArranged); }
+  bool BeginRun(const tensorflow::Tensor& image, int cores);
+  // `is_complete`: it computed a result that is not empty.
+  void EndRun(bool is_complete);
 
  private:
-  enum class State { kNew, kArranging, kArranged };
+  using Sizes = absl::InlinedVector<int64_t, 6>;  // of an image, and the number of cores
 
   const std::unique_ptr<tensorflow::OpKernel> kernel_;
-  std::atomic<State> state_{State::kNew};
+  std::mutex mutex_;  // guards the rest
+  std::vector<Sizes> arranged_;
+  std::optional<Sizes> arranging_;  // for which a call runs alone
+  int running_ = 0;                 // others
 };
 
 // Thread-safe.

@@ -18,20 +18,22 @@ class Holding {
 
   void SawTheSame() { changes_ = 0; }
 
-  // Whether to hold new values, which nobody holds yet.
-  bool ShouldHoldNew() {
+  // Whether to hold new values. `replaces`: in place of others. Calls that overlap find one change,
+  // and only the first of them still finds others.
+  bool ShouldHoldNew(bool replaces) {
     if (paused_calls_ > 0) {
       --paused_calls_;
       return false;
     }
+    if (!replaces) return true;
     if (++changes_ <= kMostChanges) return true;
-    changes_ = kMostChanges - 1;  // then one more change pauses again
+    changes_ = kMostChanges;  // then one more change pauses again
     paused_calls_ = kPausedCalls - 1;
     return false;
   }
 
  private:
-  int changes_ = 0;
+  int changes_ = 1;
   int paused_calls_ = 0;
 };
 

@@ -104,8 +104,10 @@ class InlineExecutorFactory : public tensorflow::ExecutorFactory {
 }  // namespace
 
 Runner PoolRunner(tensorflow::OpKernelContext* context) {
-  const Runner* const pool = PoolOfThisThread();
-  return pool != nullptr ? *pool : *context->runner();
+  if (const Runner* const pool = PoolOfThisThread(); pool != nullptr) return *pool;
+  if (context->runner() != nullptr) return *context->runner();
+  // Grappler computes constants without a runner.
+  return [](const std::function<void()>& run) { run(); };
 }
 
 }  // namespace tf_interop

@@ -406,7 +406,7 @@ class Kept : public OpKernel {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       old = std::exchange(held_, nullptr);
-      may_hold_results = may_hold_results && holding_.ShouldHoldNew();
+      may_hold_results = may_hold_results && holding_.ShouldHoldNew(/*replaces=*/old != nullptr);
     }
     old.reset();
     const CountingFor counting(counts_);

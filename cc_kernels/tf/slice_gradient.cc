@@ -99,7 +99,11 @@ OtherWayMaker FindSliceGradient(const OpKernel& kernel) {
     }
     // Fewer values say that the last axes are whole.
     const int64_t given = context.input(1).NumElements();
-    if (given > axes || context.input(3).NumElements() != given) return nullptr;
+    const TensorShape of_given({given});
+    if (given > axes || context.input(1).shape() != of_given ||
+        context.input(3).shape() != of_given) {
+      return nullptr;
+    }
     Ranges ranges;
     for (int axis = 0; axis < axes; ++axis) {
       Range& range = ranges[kAxes - axes + axis];

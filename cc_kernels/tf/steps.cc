@@ -280,7 +280,9 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   }
   const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
   const bool runs_held =
-      direct == nullptr && held_filter.kernel != nullptr && held_filter.kernel->BeginRun();
+      direct == nullptr && held_filter.kernel != nullptr &&
+      held_filter.kernel->BeginRun(*inputs[0].tensor,
+                                   device->tensorflow_cpu_worker_threads()->num_threads);
   if (runs_held) params_.op_kernel = kernel = held_filter.kernel->get();
   TriedStep::Turn turn;
   if (!is_vector && step.tried != nullptr) turn = step.tried->Find(derived_);
@@ -304,7 +306,11 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
       kernel->Compute(&derived_);
     }
   }
-  if (runs_held) held_filter.kernel->EndRun();
+  if (runs_held) {
+    const bool is_complete =
+        derived_.status().ok() && derived_.mutable_output(0)->NumElements() > 0;
+    held_filter.kernel->EndRun(is_complete);
+  }
   if (!derived_.status().ok()) return AtStep(kernel->name_view(), derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {
     const int output = step.first_output + port;

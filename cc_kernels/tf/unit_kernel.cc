@@ -238,7 +238,7 @@ class Unit : public OpKernel {
   class TimedRun {
    public:
     TimedRun(const UnitProgram& unit, const OpKernelContext& context)
-        : unit_(unit), step_(context.step_id()) {
+        : unit_(unit), context_(context), step_(context.step_id()) {
       // Results may depend on the number of cores, so none is tried where all must be the same.
       if (unit.timing == nullptr || tensorflow::OpDeterminismRequired()) return;
       const auto sizes = [&context] { return SizesOf(context); };
@@ -258,6 +258,7 @@ class Unit : public OpKernel {
     }
     // What follows does not count.
     void End() {
+      if (!context_.status().ok()) outcome_ = SelfTiming::Outcome::kFailed;
       if (is_timed_) unit_.timing->End(step_, NowNs(), outcome_, simulated_us_);
       is_timed_ = false;
     }
@@ -266,6 +267,7 @@ class Unit : public OpKernel {
 
    private:
     const UnitProgram& unit_;
+    const OpKernelContext& context_;
     const int64_t step_;
     SelfTiming::Run run_;
     bool is_timed_ = false;
@@ -414,7 +416,6 @@ class Unit : public OpKernel {
     const auto failed = absl::c_find_if(statuses, [](const auto& status) { return !status.ok(); });
     if (failed != statuses.end()) {
       Run(context, inputs, context->device());  // its error names the shapes of the whole batch
-      context->SetStatus(*failed);              // keeps that error
       return;
     }
     for (int i = 0; i < context->num_outputs(); ++i) {

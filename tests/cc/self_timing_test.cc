@@ -323,6 +323,28 @@ TEST_F(OneUnitTest, AUnitThatStopsAtTheLimitLeavesTheTrial) {
   EXPECT_EQ(WaysOf(timing_), Names{"on 2 cores"});
 }
 
+TEST_F(OneUnitTest, AUnitThatCannotStopAtTheLimitLeavesTheTrial) {
+  int slow = 0;
+  for (int i = 0; i < 100; ++i) {
+    const int cores = Begin(i).way.cores;
+    slow += cores == 1;
+    timing_.End(i, now_ns_ += std::map<int, int64_t>{{0, 100}, {1, 500}, {2, 90}}[cores] * 1000);
+  }
+  EXPECT_EQ(slow, 1);
+  EXPECT_EQ(WaysOf(timing_), Names{"on 2 cores"});
+}
+
+TEST_F(OneUnitTest, RunsThatFailDoNotCount) {
+  for (int i = 0; i < 200; ++i) {
+    const bool fails = i % 2 == 0;
+    const int cores = Begin(i).way.cores;
+    now_ns_ += fails ? 10'000 : std::map<int, int>{{0, 100'000}, {1, 150'000}, {2, 90'000}}[cores];
+    timing_.End(i, now_ns_, fails ? SelfTiming::Outcome::kFailed : SelfTiming::Outcome::kRan);
+  }
+  EXPECT_EQ(WaysOf(timing_), Names{"on 2 cores"});
+  EXPECT_EQ(timing_.Reports("")[0].ways[1].median_us, 90);
+}
+
 TEST_F(OneUnitTest, AUnitThatRunsTwiceInAStepDoesNotCount) {
   for (int i = 0; i < 100; ++i) {
     Begin(i);
