@@ -29,8 +29,8 @@ from python.benchmarks.result_file import Case
 BATCH = 64
 TURNS = 5
 SECONDS_OF_TURN = 1.0
-RATES = {"local": None, "1 Gbit/s": "1gbit", "200 Mbit/s": "200mbit"}
-_RATES_OF_COUNTS = {2: tuple(RATES), 4: ("local", "1 Gbit/s")}
+RATES = {"local": None, "1 Gbit/s": "1gbit", "400 Mbit/s": "400mbit"}
+COUNTS = (2, 4)
 PLAN = "layer by layer"
 _PORT = 4711
 # With one thread, a process answers others only after its part of a step.
@@ -304,8 +304,8 @@ again, and their difference shows the error.
     networks=tuple(
         f"{network} on {count}, {rate}"
         for network in NETWORKS
-        for count, rates in _RATES_OF_COUNTS.items()
-        for rate in rates
+        for count in COUNTS
+        for rate in RATES
     ),
     measure=measure,
 )

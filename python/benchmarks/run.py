@@ -10,7 +10,7 @@ float32. `predictions` compares what `tune` and simulated runs say with new prog
 serves a network for fifteen minutes.
 `parallel_papers` and `parallel_scaling` model networks whose layers many GPUs share, and
 `parallel_time` times the search for that. `divided_training` compares training on several devices
-and on one, and `divided_speed` times it on two processes.
+and on one, and `divided_speed` times it on two and four processes.
 """
 
 from __future__ import annotations

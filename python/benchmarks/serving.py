@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import pathlib
 import random
 import subprocess
@@ -103,11 +104,11 @@ def measure(name: str) -> dict[str, Any]:
         for variant in SECONDS:
             _turn(server, variant, times, wrong)
         times.clear()
-        before = _threads_and_mib()
+        before = _sizes()
         for _ in range(TURNS):
             for variant in SECONDS:
                 _turn(server, variant, times, wrong)
-        after = _threads_and_mib()
+        after = _sizes()
     row: dict[str, Any] = {"network": name, "wrong results": wrong.total()}
     for variant, seconds in SECONDS.items():
         found = times[variant]
@@ -117,7 +118,7 @@ def measure(name: str) -> dict[str, Any]:
             f"{variant}: 99.9 % ms": float(np.quantile(found, 0.999)),
             f"{variant}: longest ms": max(found),
         }
-    return row | {"more threads": after[0] - before[0], "more MiB": after[1] - before[1]}
+    return row | {f"more {name}": after[name] - before[name] for name in after}
 
 
 def _turn(
@@ -162,12 +163,31 @@ def _other_program() -> Iterator[None]:
             it.kill()
 
 
-def _threads_and_mib() -> tuple[int, float]:
-    """The threads of this process, and its memory."""
+class _MallocInfo(ctypes.Structure):
+    """What glibc's mallinfo2 returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def _sizes() -> dict[str, float]:
+    """The threads of this process, its memory, and what it has from malloc."""
     status = dict(
         line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines()
     )
-    return int(status["Threads"]), int(status["VmRSS"].split()[0]) / 1024
+    mallinfo2 = ctypes.CDLL(None).mallinfo2
+    mallinfo2.restype = _MallocInfo
+    info = mallinfo2()
+    return {
+        "threads": int(status["Threads"]),
+        "MiB": int(status["VmRSS"].split()[0]) / 1024,
+        "MiB in use": (info.uordblks + info.hblkhd) / 2**20,
+    }
 
 
 CASE = Case(
@@ -177,7 +197,8 @@ Four threads call a network with one to {LARGEST_BATCH} images, one of its varia
 a second, and another program runs MobileNetV2 in stock TensorFlow all the time. `enable()` has
 turns of one minute, ten minutes in all, and stock TensorFlow half as much. A result is wrong if
 it differs from those for all values that the variable had during the call. Threads and memory are
-those of the process at the end, less those after the first turns.
+those of the process at the end, less those after the first turns; memory in use is what malloc has
+given out, and the rest of it is free.
 """,
     networks=("MobileNetV2",),
     measure=measure,
