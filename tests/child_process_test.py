@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pathlib
+import signal
+import subprocess
 import sys
 import time
 
@@ -36,6 +38,30 @@ def test_a_module_reads_a_request_and_writes_a_result(
     ended = run_module(module.stem, b"twice ", 60.0)
     assert (ended.code, ended.result) == (1, b"twice twice ")
     assert ended.said.split() == [sys.executable, tf_interop.__file__]
+
+
+def test_a_process_ends_with_the_one_that_started_it(
+    module: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    started, ended = tmp_path / "started", tmp_path / "ended"
+    module.write_text(
+        "import pathlib, time\n"
+        f"pathlib.Path({str(started)!r}).touch()\n"
+        "time.sleep(3)\n"
+        f"pathlib.Path({str(ended)!r}).touch()\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        f"from tf_interop.child_process import run_module; run_module({module.stem!r}, b'', 60.0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program]) as parent:
+        end = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        parent.send_signal(signal.SIGTERM)
+    assert started.exists()
+    time.sleep(4)
+    assert not ended.exists()
 
 
 def test_kills_a_process_that_takes_too_long_or_should_stop(

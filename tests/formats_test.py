@@ -209,6 +209,15 @@ def test_keeps_the_old_file_when_writing_fails(
     assert form.file.load(path) == form.value
 
 
+def test_writes_to_a_pipe(form: Form, path: pathlib.Path) -> None:
+    form.file.save(form.value, path)
+    reading, writing = os.pipe()
+    form.file.save(form.value, f"/dev/fd/{writing}")
+    os.close(writing)
+    assert os.read(reading, 1 << 20) == path.read_bytes()
+    os.close(reading)
+
+
 # Values that careless readers fail on.
 VALUES = (
     *(None, True, -1, 0, 1, 2**31, 2**63, 10**30, -0.0, 1e308, 0.5, "", "a\x00b"),

@@ -19,11 +19,18 @@ from collections.abc import Callable
 
 # With -c, Python searches the working directory first, where another copy of the package may be.
 _RUN_MODULE = """
+import ctypes
+import os
 import runpy
+import signal
 import sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit()
 if sys.path[0] == "":
     del sys.path[0]
-del sys.argv[0]
+del sys.argv[:2]
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
 
@@ -70,7 +77,8 @@ def run_module(
 ) -> Ended:
     """Runs a module in a new process, and kills it after `timeout_seconds` or `should_stop()`.
 
-    Its arguments are a file with the request, and one to write.
+    The process ends with this one, or with the thread that calls. Its arguments are a file with the
+    request, and one to write.
     """
     with tempfile.TemporaryDirectory(prefix="tf_interop_") as name:
         folder = pathlib.Path(name)
@@ -81,7 +89,10 @@ def run_module(
         folders = [path or str(pathlib.Path.cwd()) for path in sys.path]
         with log_path.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", _RUN_MODULE, module, str(request_path), str(result_path)],
+                [
+                    *(sys.executable, "-c", _RUN_MODULE, str(os.getpid())),
+                    *(module, str(request_path), str(result_path)),
+                ],
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

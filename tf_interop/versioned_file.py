@@ -162,11 +162,12 @@ def write_file(content: bytes, path: PathLike, noun: str, error_type: type[TfInt
     """
     temporary = None
     try:
-        target = pathlib.Path(path).resolve()
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
-        if target.exists() and not target.is_file():
-            target.write_bytes(content)
+        given = pathlib.Path(path)
+        if given.exists() and not given.is_file():
+            given.write_bytes(content)  # a pipe has no path that it could be resolved to
             return
+        target = given.resolve()
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         # Not with tempfile, whose files only their owner may read.
         with temporary.open("xb") as file:
             file.write(content)

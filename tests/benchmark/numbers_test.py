@@ -84,6 +84,16 @@ def test_outputs_that_are_not_finite_are_refused() -> None:
 STOCK = [np.array([1.0, -100.0]), np.zeros(2)]
 
 
+def test_compares_outputs_that_are_no_numbers() -> None:
+    stock = [np.array([True, False]), np.array([b"cat", b"dog"], object)]
+    check_outputs([each.copy() for each in stock], stock)
+    for place in (0, 1):
+        others = [each.copy() for each in stock]
+        others[place][0] = others[place][1]
+        with pytest.raises(BenchmarkError, match="differ"):
+            check_outputs(others, stock)
+
+
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
@@ -91,6 +101,7 @@ STOCK = [np.array([1.0, -100.0]), np.zeros(2)]
         ([STOCK[0] + 0.11, STOCK[1]], "differ from stock TensorFlow's by 1.1e-03"),
         ([STOCK[0], STOCK[1] + 0.01], "differ"),
         ([STOCK[0] * np.nan, STOCK[1]], "differ"),
+        ([STOCK[0], STOCK[1] * np.nan], "differ"),
         (STOCK[:1], "Expected outputs of the shapes"),
     ],
 )

@@ -22,6 +22,7 @@ from tf_interop.benchmark.result import (
     Result,
     Variant,
     load_benchmark,
+    save_benchmark,
 )
 from tf_interop.benchmark.run import BenchmarkRun, new_benchmark
 from tf_interop.errors import BenchmarkError
@@ -238,6 +239,51 @@ def test_checks_a_given_plan_before_measuring(path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        (PlanSource(), "were made with --profile p.json and are made with --policy always now"),
+        (PlanSource(tune_budget_s=30.0), "--tune 30s"),
+        (PlanSource(profile_path="q.json"), "q.json"),
+    ],
+)
+def test_refuses_to_resume_with_plans_from_elsewhere(
+    path: pathlib.Path, other: PlanSource, words: str
+) -> None:
+    source = PlanSource(profile_path="p.json")
+    begun = new_benchmark(CPU, VERSIONS, "…", OPTIONS, path, source)
+    save_benchmark(begun, path)
+    assert new_benchmark(CPU, VERSIONS, "…", OPTIONS, path, source) == begun
+    with pytest.raises(BenchmarkError, match=words):
+        new_benchmark(CPU, VERSIONS, "…", OPTIONS, path, other)
+
+
+def test_two_processes_do_not_write_one_file(path: pathlib.Path) -> None:
+    class Meanwhile(Children):
+        def __call__(self, *arguments: Any, **others: Any) -> Outcome:
+            if len(self.done) == 1:
+                save_benchmark(load_benchmark(path), path)
+            return super().__call__(*arguments, **others)
+
+    with pytest.raises(BenchmarkError, match="Another process has written"):
+        run(path, Meanwhile(), STOCK, XLA)
+    assert len(load_benchmark(path).results) == 1
+
+
+def test_names_that_look_alike_have_plans_of_their_own(path: pathlib.Path) -> None:
+    names = (
+        "模型甲.keras",
+        "模型乙.keras",
+        "a/b.keras",
+        "a_b.keras",
+        *("x" * 200 + y for y in "yz"),
+    )
+    cases = tuple(dataclasses.replace(CASE, model=name) for name in names)
+    children = Children()
+    run(path, children, OURS, cases=cases, repetitions=1)
+    assert len({each.plan_path for each in children.requests if each.variant is None}) == len(names)
+
+
+@pytest.mark.parametrize(
     ("device", "versions", "measuring", "what"),
     [
         (GPU, VERSIONS, OPTIONS, "backend"),
@@ -251,6 +297,7 @@ def test_refuses_to_resume_with_another_device_software_or_options(
     run(path, Children(), STOCK)
     with pytest.raises(BenchmarkError, match=what):
         new_benchmark(device, versions, "…", measuring, path)
+    new_benchmark(CPU, VERSIONS, "…", OPTIONS, path, PlanSource(tune_budget_s=1.0))
     # Other variants may need further packages.
     more = VERSIONS | {"openvino": "2026.4.1"}
     assert new_benchmark(CPU, more, "…", OPTIONS, path).made_with == more

@@ -19,7 +19,7 @@ import tf_interop
 from tf_interop import tensorflow_internals
 from tf_interop.graph.landmarks import find_structure
 from tf_interop.measure.device import this_cpu
-from tf_interop.model.graphs import convolutions_of
+from tf_interop.model.graphs import convolutions_of, optimize_graph, trace
 from tf_interop.planning.types import XLA, ComparedStep
 from tf_interop.runtime.plugin import get_plugin
 from tf_interop.tuning import tune
@@ -46,6 +46,22 @@ def test_another_graph_has_another_key_and_the_same_graph_the_same() -> None:
     assert len(set(keys)) == 4
 
 
+def resized(size: int, pool: int = 2) -> graph_pb2.GraphDef:
+    @tf.function(input_signature=[tf.TensorSpec([1, 64, 64, 3])], autograph=False)
+    def network(image: tf.Tensor) -> tf.Tensor:
+        image = tf.image.resize(image, [size, size])
+        image = tf.nn.conv2d(image, tf.ones([3, 3, 3, 4]), 1, "SAME")
+        return tf.nn.max_pool2d(image, pool, 1, "VALID")
+
+    return optimize_graph(trace(network), None)
+
+
+def test_attributes_and_sizes_are_part_of_the_key() -> None:
+    graphs = [resized(32), resized(48), resized(32, 3), resized(32)]
+    keys = [key_of(each) for each in graphs]
+    assert keys[0] == keys[3] and len(set(keys)) == 3
+
+
 @pytest.mark.parametrize(
     ("ratio", "error", "way", "is_slower"),
     [
@@ -70,11 +86,15 @@ def test_a_graph_stays_as_it_is_if_stock_is_faster(
         lambda patch: patch.setattr(tune, "version", lambda package: "another"),
         lambda patch: patch.setattr(tensorflow_internals, "tensorflow_version", lambda: "another"),
         lambda patch: patch.setenv("TF_ENABLE_ONEDNN_OPTS", "0"),
+        lambda patch: patch.setenv("TF_INTEROP_SELF_TIMING", "0"),
         lambda patch: patch.setattr(tensorflow_internals, "is_op_determinism_on", lambda: True),
         lambda patch: patch.setattr(THREADING, "get_intra_op_parallelism_threads", lambda: 7),
         lambda patch: patch.setattr(THREADING, "get_inter_op_parallelism_threads", lambda: 7),
     ],
-    ids=["cores", "cpu", "package", "tensorflow", "onednn", "determinism", "intra_op", "inter_op"],
+    ids=[
+        *("cores", "cpu", "package", "tensorflow", "onednn", "self_timing"),
+        *("determinism", "intra_op", "inter_op"),
+    ],
 )
 def test_another_machine_or_setting_has_another_key(
     change: Callable[[Patch], None], monkeypatch: Patch

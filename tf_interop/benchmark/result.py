@@ -172,6 +172,16 @@ class PlanSource:
     profile_path: str | None = None
     tune_budget_s: float | None = None
 
+    def __str__(self) -> str:
+        """As on the command line."""
+        if self.plan_path is not None:
+            return f"with --plan {self.plan_path}"
+        if self.profile_path is not None:
+            return f"with --profile {self.profile_path}"
+        if self.tune_budget_s is not None:
+            return f"with --tune {self.tune_budget_s:g}s"
+        return "with --policy always"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Failure:
@@ -304,6 +314,7 @@ class Benchmark:
         commands: every command that added to the file.
         options: how each block was measured.
         results: one for each variant of each case, in the order in which they began.
+        plan_source: where the plans come from; None if no variant has one.
     """
 
     device: ProfiledDevice
@@ -311,6 +322,7 @@ class Benchmark:
     commands: tuple[str, ...]
     options: MeasuringOptions
     results: tuple[Result, ...] = ()
+    plan_source: PlanSource | None = None
     format: str = "tf_interop.benchmark"
     version: int = 1
 

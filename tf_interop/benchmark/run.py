@@ -42,15 +42,18 @@ def new_benchmark(
     command: str,
     measuring: MeasuringOptions,
     path: pathlib.Path,
+    source: PlanSource | None = None,
 ) -> Benchmark:
     """An empty benchmark, or the one that is already in the file `path`.
 
+    `source` is where the plans come from; None if no variant has one.
+
     Raises:
-        BenchmarkError: that one was measured elsewhere, with other versions or other options.
+        BenchmarkError: that one was measured elsewhere, with other versions, options or plans.
     """
     # Reading a pipe would never end.
     if not path.is_file():
-        return Benchmark(device, made_with, (command,), measuring)
+        return Benchmark(device, made_with, (command,), measuring, plan_source=source)
     before = load_benchmark(path)
     difference = why_foreign(before.device, device)
     if difference is None:
@@ -62,13 +65,22 @@ def new_benchmark(
             for name in was
             if name in now and was[name] != now[name]
         )
+    was_source = before.plan_source
+    if not difference and was_source is not None and source is not None:
+        are_files = was_source.plan_path is not None and source.plan_path is not None
+        if was_source != source and not are_files:  # each block has the digest of its plan
+            difference = f"plans were made {was_source} and are made {source} now"
     if difference:
         raise BenchmarkError(
             f"The results in '{path}' were measured differently: {difference}. Choose another file."
         )
     commands = tuple(dict.fromkeys((*before.commands, command)))
     return dataclasses.replace(
-        before, made_with=before.made_with | made_with, commands=commands, options=measuring
+        before,
+        made_with=before.made_with | made_with,
+        commands=commands,
+        options=measuring,
+        plan_source=before.plan_source or source,
     )
 
 
@@ -100,6 +112,7 @@ class BenchmarkRun:
     listener: Listener = lambda what, done, total, left: None
     announce: Callable[[str], object] = lambda text: None
     _plans: dict[Case, pathlib.Path | Failure] = dataclasses.field(default_factory=dict)
+    _written: tuple[int, int] | None = None  # the file's inode and time when it was last written
     _begun: float = 0.0
     _done_before: int = 0
 
@@ -113,6 +126,7 @@ class BenchmarkRun:
         )
         results = tuple(each for each in kept if each.blocks or each.failure)
         self.benchmark = dataclasses.replace(self.benchmark, results=results)
+        self._written = _state_of(self.path)
 
     @property
     def blocks(self) -> list[tuple[Case, Variant, int]]:
@@ -131,8 +145,9 @@ class BenchmarkRun:
         """Measures the blocks that are not in the file yet.
 
         Raises:
-            BenchmarkError: the file cannot be written or has values of another plan, or the given
-                plan is not for the model of a case; then nothing was measured.
+            BenchmarkError: the file cannot be written, another process writes it, or it has values
+                of another plan; or the given plan is not for the model of a case, and then nothing
+                was measured.
         """
         self._begun = time.monotonic()
         self._done_before = self._done_count
@@ -211,7 +226,9 @@ class BenchmarkRun:
             return pathlib.Path(self.source.plan_path)
         if case.is_program:
             return None
-        name = re.sub(r"[^A-Za-z0-9.]+", "_", case.name)[-100:]
+        # Several names may become one.
+        digest = hashlib.sha256(case.name.encode(errors="surrogateescape")).hexdigest()[:8]
+        name = f"{re.sub(r'[^A-Za-z0-9.]+', '_', case.name)[-80:]}_{digest}"
         return self.path.with_name(f"{self.path.stem}.plans") / f"{name}.json"
 
     def _plan_for(self, case: Case) -> pathlib.Path | Failure | None:
@@ -258,7 +275,21 @@ class BenchmarkRun:
         if result not in results:
             results.append(result)
         self.benchmark = dataclasses.replace(self.benchmark, results=tuple(results))
+        if _state_of(self.path) not in (None, self._written):
+            raise BenchmarkError(
+                f"Another process has written '{self.path}' meanwhile, and its results stay there. "
+                "Choose another file for one of the two."
+            )
         save_benchmark(self.benchmark, self.path)
+        self._written = _state_of(self.path)
+
+
+def _state_of(path: pathlib.Path) -> tuple[int, int] | None:
+    """The inode and the time of a regular file; None for others."""
+    if not path.is_file():
+        return None
+    state = path.stat()
+    return state.st_ino, state.st_mtime_ns
 
 
 def _sha256(path: pathlib.Path) -> str:

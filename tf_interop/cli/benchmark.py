@@ -252,7 +252,11 @@ def benchmark(
         if why:
             click.echo(f"{what} changes nothing: {why}.", err=True)
     called = shlex.join(["tf-interop", *sys.argv[1:]])
-    begun = new_benchmark(device, made_with, called, measuring, output_path)
+    source = PlanSource(plan_path, str(profile_path) if profile_path else None, tune_budget_s)
+    has_plans = any(variant.needs_plan for variant in variants)
+    begun = new_benchmark(
+        device, made_with, called, measuring, output_path, source if has_plans else None
+    )
     with signals_caught() as signals, shown_progress() as say:
         is_probed = device.backend == "host" and program is None
         run = BenchmarkRun(
@@ -262,7 +266,7 @@ def benchmark(
             variants,
             run_child,
             repetitions,
-            PlanSource(plan_path, str(profile_path) if profile_path else None, tune_budget_s),
+            source,
             core_seconds=CoreSpeed().fastest_seconds() if is_probed else {},
             budget_seconds=float("inf") if budget_seconds is None else budget_seconds,
             should_stop=lambda: bool(signals),

@@ -166,10 +166,10 @@ def _show_graph(graph: TunedGraph, console: Console) -> None:
 
 def _how_to_use(tuning: Tuning, path: pathlib.Path | None) -> str:
     written = "" if path is None else f"The plan is in {path}."
+    if any(doubt(each.plan) for each in tuning.graphs):
+        return written or "The result was not kept. -o writes it."
     if not tuning.is_faster:
         return f"There is nothing to turn on. {written}".rstrip()
-    if any(doubt(each.plan) for each in tuning.graphs):
-        return written or "The result was not kept, because the machine was busy. -o writes it."
     if path is not None:
         return f"{written} To use it: tf-interop run --plan {path} your_program.py"
     if any(each.plan.measured is None for each in tuning.graphs):

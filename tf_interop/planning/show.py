@@ -331,8 +331,6 @@ def _measured_gain(graph: GraphPlan, measured: MeasuredStep) -> str:
     steps = f"{ours.step_ms:.2f} ms per step instead of {measured.stock_ms:.2f} ms"
     if ours.is_gain:
         how = f"It runs {measured.way}." if measured.way else ""
-        if measured.way is None:
-            how = "It was still trying ways to run."
         return f"tf_interop.enable() is {ours.ratio:.2f} times as fast: {steps}. {how}".rstrip()
     if graph.as_stock:
         return f"Stock TensorFlow is faster, so the graph stays as it is: {steps}."
@@ -348,7 +346,14 @@ def _ms(time_us: float) -> str:
 def doubt(graph: GraphPlan) -> str:
     """A reason not to trust the measurement; empty if there is none."""
     measured = graph.measured
-    if measured is None or measured.other_load < MOST_OTHER_LOAD:
+    if measured is None:
+        return ""
+    if measured.way is None:
+        return (
+            "Not final, because the graph was still trying ways to run: tune again with a larger "
+            "budget."
+        )
+    if measured.other_load < MOST_OTHER_LOAD:
         return ""
     return (
         f"Not reliable, because other programs took {percent(measured.other_load)} of the cores "

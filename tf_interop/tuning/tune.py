@@ -15,7 +15,7 @@ from importlib.metadata import version
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.core.framework import graph_pb2
+from tensorflow.core.framework import graph_pb2, node_def_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import batch_size_of
@@ -63,6 +63,16 @@ from tf_interop.tuning.compare import compare_with_stock, core_count, time_xla
 _HARMLESS_OPS = re.compile("Var|ReadVariable|Assign|Resource(Apply|Gather|Scatter)|Random|Multinom")
 """The stateful ops that only have state, or random numbers."""
 
+NOT_IN_CACHE = "the result in the cache is without it; measure again (--fresh, use_cache=False)"
+
+_SETTING_VARIABLES = ("TF_NUM_", "TF_INTEROP_", "TF_ENABLE_ONEDNN_OPTS", "ONEDNN_", "OMP_")
+_NAMES = {
+    *("_class", "shared_name", "container", "debug_name", "frame_name"),
+    "_gradient_op_type",
+}
+"""The attributes that name something, which may be different in each process."""
+_MOST_BYTES_OF_VALUE = 1024
+
 _LEAST_LOSS = 0.05
 """A graph that loses less is not left to stock TensorFlow, whose steps vary as much."""
 
@@ -75,7 +85,7 @@ class TunedGraph:
         name: the model, and whether this is its inference or its training.
         plan: changes nothing if nothing beat stock TensorFlow.
         xla: a step with `jit_compile=True`, or why it was not measured; None if not requested, or
-            if the plan is cached.
+            if the cached plan has it.
     """
 
     name: str
@@ -245,7 +255,14 @@ def _tune(
     gpu = running_gpu()
     if gpu is None:
         graphs = tuple(
-            _tune_on_cpu(trace_batch(each), budget_s, compare_with_xla, use_cache, say)
+            _tune_on_cpu(
+                trace_batch(each),
+                budget_s,
+                compare_with_xla,
+                compares_xla=compares_xla,
+                use_cache=use_cache,
+                say=say,
+            )
             for each in batch_sizes
         )
         return Tuning(graphs, _made_with_cpu())
@@ -302,6 +319,8 @@ def _tune_on_cpu(
     traced: TracedGraph,
     budget_s: float,
     compare_with_xla: Callable[[TracedGraph], ComparedStep | str | None],
+    *,
+    compares_xla: bool,
     use_cache: bool,
     say: Callable[[str], None],
 ) -> TunedGraph:
@@ -319,7 +338,8 @@ def _tune_on_cpu(
     key = cache_key(view, structure)
     cached = load_cached(key) if use_cache else None
     if cached is not None:
-        return TunedGraph(traced.name, cached, is_cached=True)
+        lacks_xla = compares_xla and cached.measured is not None and cached.measured.xla is None
+        return TunedGraph(traced.name, cached, NOT_IN_CACHE if lacks_xla else None, is_cached=True)
     measured = compare_with_stock(traced, budget_s=budget_s, say=say_of_graph)
     xla = compare_with_xla(traced)
     if isinstance(xla, ComparedStep):
@@ -333,7 +353,7 @@ def _tune_on_cpu(
         measured=measured,
         as_stock=_is_slower(measured),
     )
-    if measured.way is not None and not doubt(plan):
+    if not doubt(plan):
         save_cached(Plan((plan,), made_with=_made_with_cpu() | {"graph": traced.name}), key)
     return TunedGraph(traced.name, plan, xla)
 
@@ -406,18 +426,16 @@ def _enable_beside_earlier(plan: Plan) -> None:
 def cache_key(view: GraphView, structure: Structure) -> str:
     """A digest of a graph, as Grappler hands it over, and of this machine.
 
-    It includes everything that a measurement depends on, even versions and TensorFlow's settings
-    for threads and oneDNN, but no names.
+    It includes everything that a measurement depends on, even versions and settings for threads and
+    oneDNN, but no names.
     """
-    inputs = sorted(
-        (node.attr["dtype"].type, str(tf.TensorShape(node.attr["shape"].shape)))
-        for node in view.nodes
-        if node.op in ("Placeholder", "VarHandleOp")
-    )
+    variables = {
+        name: value for name, value in os.environ.items() if name.startswith(_SETTING_VARIABLES)
+    }
     key = [
         structure.fingerprint,
-        sorted(view.ops),
-        inputs,
+        sorted(map(_form_of, view.nodes)),
+        sorted(variables.items()),
         this_cpu().name,
         sorted(os.sched_getaffinity(0)),
         tensorflow_internals.tensorflow_version(),
@@ -425,6 +443,18 @@ def cache_key(view: GraphView, structure: Structure) -> str:
         tf.config.threading.get_intra_op_parallelism_threads(),
         tf.config.threading.get_inter_op_parallelism_threads(),
         tensorflow_internals.is_op_determinism_on(),
-        os.environ.get(tensorflow_internals.ONEDNN_VARIABLE, ""),
     ]
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]
+
+
+def _form_of(node: node_def_pb2.NodeDef) -> str:
+    """The op and attributes of a node, without names; of large constants only the shapes."""
+    form = [node.op]
+    for name, value in sorted(node.attr.items()):
+        if name in _NAMES or value.WhichOneof("value") == "func":
+            continue
+        content = value.SerializeToString(deterministic=True)
+        if len(content) > _MOST_BYTES_OF_VALUE and value.HasField("tensor"):
+            content = f"{value.tensor.dtype} {value.tensor.tensor_shape}".encode()
+        form.append(f"{name}: {content.hex()}")
+    return "; ".join(form)
