@@ -217,7 +217,7 @@ class CallsInGraphs : public tensorflow::GraphOptimizationPass {
     FunctionLibraryDefinition* const library = options.flib_def;
     for (tensorflow::Node* const node : (*options.graph)->op_nodes()) {
       const tensorflow::AttrValue* const called = node->attrs().Find("f");
-      if (called == nullptr || !called->has_func()) continue;
+      if (!node->IsPartitionedCall() || called == nullptr || !called->has_func()) continue;
       const std::string& name = called->func().name();
       const FunctionDef* const function = library->Find(name);
       if (function == nullptr ||
@@ -305,7 +305,9 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
     const std::string key = absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ", device_type,
                                          " ", VariablesOf(*call), " ", name);
     std::string copy;
-    const bool is_known = Find(key, &copy);
+    // Another context may have got the address of one that is gone.
+    const bool is_known =
+        Find(key, &copy) && (copy == name || context.FuncLibDef()->Contains(copy));
     if ((is_known && copy == name) || ForbidsPlugins(*call)) return absl::OkStatus();
     if (!is_known) {
       const FunctionDef* const function = call->GetFunctionDef();
@@ -315,7 +317,7 @@ class CallsFromPython : public tensorflow::EagerOpRewrite {
         const Arguments arguments = ArgumentsOf(*call);
         const std::string with_shapes = absl::StrCat(reinterpret_cast<uintptr_t>(&context), " ",
                                                      device_type, " ", KeyOf(name, arguments));
-        if (!Find(with_shapes, &copy)) {
+        if (!Find(with_shapes, &copy) || !context.FuncLibDef()->Contains(copy)) {
           copy = Copy(&context, device_type, name, arguments);
           Remember(with_shapes, copy);
         }

@@ -27,6 +27,7 @@ class NarrowPrimitives {
  public:
   // `types` comes from PrimitiveCacheTypes and must outlive this.
   NarrowPrimitives(absl::Span<const tensorflow::DataType> types, int cores);
+  NarrowPrimitives(std::vector<tensorflow::DataType>&& types, int cores) = delete;
   ~NarrowPrimitives();
   NarrowPrimitives(const NarrowPrimitives&) = delete;
   NarrowPrimitives& operator=(const NarrowPrimitives&) = delete;

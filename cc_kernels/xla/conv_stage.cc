@@ -145,7 +145,9 @@ class ConvStage : public tensorflow::XlaOpKernel {
     const auto shape_of_sizes = [&]() -> absl::StatusOr<xla::Shape> {
       const int index = step.operands[step.sizes_operand()].index;
       tensorflow::TensorShape shape;
-      TF_RETURN_IF_ERROR(context->ConstantInputAsShape(index, &shape));
+      // A dynamic batch size has a bound.
+      TF_RETURN_IF_ERROR(
+          context->ConstantInputAsShape(index, &shape, xla::ValueInferenceMode::kUpperBound));
       xla::PrimitiveType type = xla::PRIMITIVE_TYPE_INVALID;
       TF_RETURN_IF_ERROR(tensorflow::DataTypeToPrimitiveType(step.dtype, &type));
       return tensorflow::TensorShapeToXLAShape(type, shape);
@@ -154,8 +156,9 @@ class ConvStage : public tensorflow::XlaOpKernel {
     const std::string& op = step.node_def.op();
     if (step.kind == ConvolutionKind::kBackwardInput) {
       TF_ASSIGN_OR_RETURN(const xla::Shape shape, shape_of_sizes());
+      xla::XlaOp sizes = context->Input(step.operands[step.sizes_operand()].index);
       return tensorflow::MakeXlaBackpropInputConvOp(op, shape, operand(step.filter_operand()),
-                                                    operand(step.output_operand()), attrs);
+                                                    operand(step.output_operand()), attrs, &sizes);
     }
     if (step.kind == ConvolutionKind::kBackwardFilter) {
       TF_ASSIGN_OR_RETURN(const xla::Shape shape, shape_of_sizes());

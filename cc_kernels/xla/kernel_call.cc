@@ -33,6 +33,7 @@
 #include "tensorflow/core/lib/strings/proto_serialization.h"
 #include "tensorflow/core/platform/errors.h"
 #include "tensorflow/core/public/version.h"
+#include "tensorflow/core/util/determinism.h"
 #include "tsl/platform/denormal.h"
 #include "xla/ffi/api/c_api_internal.h"
 #include "xla/ffi/api/ffi.h"
@@ -254,9 +255,14 @@ ffi::Error ExecuteOnHost(Call* call, const Eigen::ThreadPoolDevice* threads,
   KernelDevice* const device = KernelDevice::OverThreads(threads);
   const Results results(rets, rets.size(), tensorflow::cpu_allocator());
   // XLA may call from threads of the pool. A group does not wait for a helper that cannot come.
-  HostCallDevice awake(device, device->tensorflow_cpu_worker_threads()->num_threads, &results);
+  // How many cores are left depends on other calls, and so do the bits of a filter's gradient.
+  const int cores = tensorflow::OpDeterminismRequired()
+                        ? 1
+                        : device->tensorflow_cpu_worker_threads()->num_threads;
+  HostCallDevice awake(device, cores, &results);
   // Sizes, of another type, are constants.
-  const NarrowPrimitives primitives(PrimitiveCacheTypes({kernel->output_type(0)}), awake.cores());
+  const auto types = PrimitiveCacheTypes({kernel->output_type(0)});
+  const NarrowPrimitives primitives(types, awake.cores());
   const tsl::port::ScopedFlushDenormal flush;
   return Run(*call, kernel, &awake, /*device_context=*/nullptr, args, results);
 }

@@ -53,6 +53,17 @@ def test_fuses_a_bias_and_an_activation(
     assert fused(graph) == expected
 
 
+def test_two_convolutions_that_are_added_have_one_epilogue() -> None:
+    graph = network("c = Conv2D x f; d = Conv2D z f; a = AddV2 c d; y = BiasAdd a b")
+    for name in ("c", "d"):
+        add_shapes(graph.node(name), "_output_shapes", [(1, 1, 1, CHANNELS)])
+    assert fused(graph) == {
+        "d": "Conv2D z f",
+        "a": "_FusedConv2D x f d BiasAdd",
+        "y": "BiasAdd a b",
+    }
+
+
 @pytest.mark.parametrize(
     ("nodes", "left"),
     [

@@ -84,12 +84,13 @@ def without_unread_convolutions(view: GraphView) -> GraphView:
 
 def find_epilogues(view: GraphView, properties: GraphProperties) -> tuple[Epilogue, ...]:
     """Finds the convolutions with a bias."""
-    found = []
+    found: list[Epilogue] = []
+    taken = set()
     for index, op in enumerate(view.ops):
         if op not in _FUSED:
             continue
         bias_add = _only_reader(view, index)
-        if bias_add is None:
+        if bias_add is None or bias_add in taken:
             continue
         position = _bias_position(view, properties, index, bias_add)
         if position is None:
@@ -97,6 +98,7 @@ def find_epilogues(view: GraphView, properties: GraphProperties) -> tuple[Epilog
         activation = _only_reader(view, bias_add)
         if activation is not None and view.ops[activation] not in _ACTIVATIONS:
             activation = None
+        taken.add(bias_add)
         found.append(Epilogue(index, bias_add, position, activation))
     return tuple(found)
 
