@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -97,16 +96,12 @@ def self_timed() -> dict[str, Any]:
 
 
 def call_divided(call: Callable[[], Any], timed_graph: str, way: str = DIVIDED) -> Any:
-    """Calls a new unit that times itself until it divides the batch, and returns that result.
-
-    Earlier calls, in other ways, may fail.
-    """
+    """Calls a new unit that times itself until it divides the batch, and returns that result."""
     for _ in range(100):
         timings = load_kernel_library().read_self_timings()
         if any((each.name, each.way) == (timed_graph, way) for each in timings):
             return call()
-        with contextlib.suppress(tf.errors.OpError):
-            call()
+        call()
     raise AssertionError(f"Not divided, but {timings}")
 
 

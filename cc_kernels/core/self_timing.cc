@@ -38,6 +38,11 @@ std::vector<UnitWay> WaysOn(int cores, int64_t batch_size) {
   return ways;
 }
 
+int WayOnOneCore(const std::vector<UnitWay>& ways) {
+  const auto is_on_one = [](const UnitWay& way) { return way.cores == 1 && way.part_size == 0; };
+  return static_cast<int>(std::find_if(ways.begin(), ways.end(), is_on_one) - ways.begin());
+}
+
 }  // namespace
 
 std::string NameOf(const UnitWay& way) {
@@ -72,7 +77,7 @@ SelfTiming::Run SelfTiming::Begin(int64_t id, int unit, const std::function<Size
   if (step->has_begun[unit]) step->counts = false;
   step->has_begun[unit] = true;
   const WayTrials& trials = step->of->trials;
-  Run run{step->of->ways[step->way], trials.is_trying()};
+  Run run{step->of->ways[step->way], step->counts && trials.is_trying()};
   const double limit_us = trials.limit_us();
   if (step->counts && step->turn == trials.turn() && std::isfinite(limit_us)) {
     run.limit_ns = step->begin_ns + static_cast<int64_t>(limit_us * 1e3);
@@ -119,8 +124,13 @@ void SelfTiming::Open(int64_t id, Sizes sizes, int64_t now_ns) {
   step.begin_ns = now_ns;
   step.left = unit_count_;
   step.has_begun.resize(unit_count_);
+  bool is_among_others = false;
   for (Step& other : steps_) {
     if (other.of != step.of || other.turn != step.turn) step.counts = other.counts = false;
+    is_among_others = is_among_others || other.of != step.of;
+  }
+  if (is_among_others && static_cast<int>(steps_.size()) >= cores_) {
+    step.way = WayOnOneCore(step.of->ways);
   }
   steps_.push_front(std::move(step));
 }

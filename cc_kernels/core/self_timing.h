@@ -37,7 +37,9 @@ int64_t PartCount(const UnitWay& way, int64_t batch_size, int cores);
 // the step's input: as in stock TensorFlow, on one core, on several, or on all; or, if the units
 // can, with the batch divided for all operations together.
 //
-// A step counts only if all steps that ran at the same time ran on as many cores. Thread-safe.
+// A step counts only if all steps that ran at the same time ran on as many cores, so those with
+// inputs of other sizes have no trial. But if as many steps as cores run already, some of them with
+// other sizes, the next one runs on one core. Thread-safe.
 class SelfTiming {
  public:
   using Sizes = std::vector<int64_t>;

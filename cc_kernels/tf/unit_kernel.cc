@@ -414,7 +414,7 @@ class Unit : public OpKernel {
         std::min<int64_t>(part_count, AllCores(*context->device())),
         tsl::thread::ThreadPool::SchedulingParams::Fixed(/*block_size=*/1), run_parts);
     const auto failed = absl::c_find_if(statuses, [](const auto& status) { return !status.ok(); });
-    if (failed != statuses.end()) {
+    if (failed != statuses.end() || !FitTogether(results)) {
       Run(context, inputs, context->device());  // its error names the shapes of the whole batch
       return;
     }
@@ -450,6 +450,20 @@ class Unit : public OpKernel {
     return absl::OkStatus();
   }
 
+  // Whether the results of all parts have one shape, but for the number of images.
+  static bool FitTogether(absl::Span<const std::vector<Tensor>> parts) {
+    const auto shape_of_image = [](const Tensor& result) {
+      tensorflow::TensorShape shape = result.shape();
+      shape.RemoveDim(0);
+      return shape;
+    };
+    return absl::c_all_of(parts, [&](const std::vector<Tensor>& part) {
+      return absl::c_equal(part, parts[0], [&](const Tensor& one, const Tensor& other) {
+        return one.dims() == other.dims() && shape_of_image(one) == shape_of_image(other);
+      });
+    });
+  }
+
   static absl::Status Join(OpKernelContext* context, int64_t batch_size,
                            absl::Span<const std::vector<Tensor>> parts, int result) {
     tensorflow::TensorShape shape = parts[0][result].shape();
@@ -460,11 +474,6 @@ class Unit : public OpKernel {
     for (const std::vector<Tensor>& part : parts) {
       const int64_t last = first + part[result].dim_size(0);
       Tensor place = output->Slice(first, last);
-      if (place.shape() != part[result].shape()) {
-        return absl::InternalError(absl::StrCat("Expected parts of one shape, got ",
-                                                part[result].shape().DebugString(), " and ",
-                                                place.shape().DebugString()));
-      }
       const absl::string_view bytes = part[result].tensor_data();
       std::memcpy(const_cast<char*>(place.tensor_data().data()), bytes.data(), bytes.size());
       first = last;

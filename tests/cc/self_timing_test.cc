@@ -391,6 +391,24 @@ TEST(SelfTimingTest, StepsAtTheSameTimeDoNotMixWays) {
   EXPECT_EQ(WaysOf(timing), Names{"on 2 cores"});
 }
 
+TEST(SelfTimingTest, ManyStepsOfSeveralSizesHaveACoreEach) {
+  SelfTiming timing(/*unit_count=*/1, /*cores=*/2, /*can_divide=*/true);
+  const auto begin = [&](int64_t id, int64_t size) {
+    return timing.Begin(id, 0, [size] { return Sizes{size}; }, /*now_ns=*/0);
+  };
+  for (int64_t id = 0; id < 300; id += 4) {
+    EXPECT_TRUE(begin(id, 8).way.is_stock());
+    EXPECT_TRUE(begin(id + 1, 4).way.is_stock());
+    for (const int64_t later : {2, 3}) {
+      const SelfTiming::Run run = begin(id + later, 8);
+      EXPECT_EQ(CodeOf(run.way), 1);
+      EXPECT_FALSE(run.is_trial);
+    }
+    for (int64_t each = id; each < id + 4; ++each) timing.End(each, 1000);
+  }
+  for (const TrialsReport& report : timing.Reports("")) EXPECT_TRUE(report.is_trying);
+}
+
 TEST(SelfTimingTest, ForgetsStepsThatNeverEnd) {
   SelfTiming timing(kUnits, /*cores=*/2, /*can_divide=*/false);
   const auto sizes = [] { return Sizes{1}; };

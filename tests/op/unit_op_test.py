@@ -240,16 +240,24 @@ def split(
     results: Sequence[str],
     values: Sequence[Any],
     way: str = DIVIDED,
+    then: Sequence[Any] | None = None,
     **given: Any,
 ) -> list[np.ndarray]:
-    """Runs the op on two threads until it divides the first input, and returns those results."""
+    """Runs the op on two threads until it divides the first input, and returns those results.
+
+    Or returns those of the values `then`.
+    """
     config = tf.compat.v1.ConfigProto(intra_op_parallelism_threads=2, use_per_session_threads=True)
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         inputs = [tf.compat.v1.placeholder(value.dtype) for value in values]
         given = {"Tout": [tf.float32] * len(results)} | self_timed() | given
         outputs = unit(inputs=inputs, steps=serialized(steps), results=results, **given)
-        fed = dict(zip(inputs, values, strict=True))
-        return list(call_divided(lambda: session.run(outputs, fed), given["timed_graph"], way))
+
+        def run(its: Sequence[Any]) -> list[np.ndarray]:
+            return list(session.run(outputs, dict(zip(inputs, its, strict=True))))
+
+        found = call_divided(lambda: run(values), given["timed_graph"], way)
+        return found if then is None else run(then)
 
 
 @pytest.mark.parametrize(
@@ -320,16 +328,18 @@ def test_the_error_of_one_part_is_that_of_its_step(unit: Any) -> None:
         gather.attr[name].type = tf.int32.as_datatype_enum
     steps = [gather, operation("relu", "Relu", ["steps:0:0"])]
     table, axis = np.arange(5, dtype=np.float32), np.int32(0)
-    for wrong in ([0, 1, 2, 7], [7, 1, 2, 3]):
+    right = [np.array([0, 1, 2, 3], np.int32), table, axis]
+    for places in ([0, 1, 2, 7], [7, 1, 2, 3]):
+        wrong = [np.array(places, np.int32), table, axis]
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            split(unit, steps, ["steps:1:0"], [np.array(wrong, np.int32), table, axis])
+            split(unit, steps, ["steps:1:0"], right, then=wrong)
         assert_names(error, "= 7 is not in [0, 5)", "[at step 'gather']")
     [result] = split(unit, steps, ["steps:1:0"], [np.array([4, 0, 3], np.int32), table, axis])
     np.testing.assert_array_equal(result, [4, 0, 3])
     add = [operation("add", "AddV2", ["inputs:0", "inputs:1"])]
     wide, narrow = np.ones([4, 3], np.float32), np.ones([4, 2], np.float32)
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"\[4,3\] vs\. \[4,2\]"):
-        split(unit, add, ["steps:0:0"], [wide, narrow], split_inputs=[0, 1])
+        split(unit, add, ["steps:0:0"], [wide, wide], then=[wide, narrow], split_inputs=[0, 1])
 
 
 def test_results_that_are_not_of_a_batch(unit: Any) -> None:

@@ -215,4 +215,5 @@ def test_sees_what_another_thread_assigns() -> None:
         finally:
             calls = math.inf  # lets `assign` go on
         assigning.result()
-    assert new.filters_transformed >= 2 * (len(expected) - 2)
+    # A call may see both variables change at once.
+    assert new.filters_transformed > len(expected) - 2

@@ -214,7 +214,7 @@ def test_two_threads_set_settings_and_pass_together(monkeypatch: pytest.MonkeyPa
     given: list[object] = []
     is_late, is_over = threading.Event(), threading.Event()
 
-    def set_pass(run: object, _time_limit_s: float) -> None:
+    def set_pass(run: object, _time_limit_s: float, **_: bool) -> None:
         if run is None:  # the first thread is delayed here
             is_late.set()
             is_over.wait(0.5)
