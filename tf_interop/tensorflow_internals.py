@@ -271,7 +271,7 @@ def add_changed_copy(function: Any, definition: Any, *graph: Any) -> Any:
 def _changed_copy_type() -> Any:
     from tensorflow.python.eager.polymorphic_function import atomic_function
 
-    class ChangedCopy(atomic_function.AtomicFunction):  # type: ignore[misc, name-defined]
+    class ChangedCopy(atomic_function.AtomicFunction):  # type: ignore[misc]
         original: Any = None
 
         @property

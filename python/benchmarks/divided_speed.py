@@ -36,6 +36,7 @@ _PORT = 4711
 # With one thread, a process answers others only after its part of a step.
 _THREADS = 4
 _MIRRORED_STEPS = 25
+_LONGEST_WAIT_S = 600.0
 _CORES = 2
 _PERIOD_US = 2000
 _CGROUPS = pathlib.Path("/sys/fs/cgroup/cpu")
@@ -298,8 +299,9 @@ in which others take part. "Copying" is how long a core works for what it sends 
 "Slowdown" is how many times as long a device takes for a convolution while all others compute, and
 "memory slowdown" for reads and writes. "Against the best other" is the step of the fastest other
 strategy divided by that of the plan. "Mirrored" is tf.distribute.MultiWorkerMirroredStrategy, in
-processes of its own on the same hosts. Where no layer is divided, the plan is the whole graph
-again, and their difference shows the error.
+processes of its own on the same hosts; its copies normalize their own images alone, so a network
+with batch normalization, as ResNet, does not compute the same as on one device. Where no layer is
+divided, the plan is the whole graph again, and their difference shows the error.
 """,
     networks=tuple(
         f"{network} on {count}, {rate}"
@@ -315,6 +317,8 @@ if __name__ == "__main__":
     _, program_, task_, network_, addresses_ = sys.argv
     if program_ == "mirrored":
         row_ = _mirror(int(task_), network_, addresses_.split(","))
+        if task_ != "0":
+            time.sleep(_LONGEST_WAIT_S)  # task 0 may not have ended; then this one is killed
     elif task_ != "0":
         _work(int(task_), addresses_.split(","))
     else:

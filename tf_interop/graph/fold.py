@@ -326,8 +326,9 @@ class _Search:
         if reader is None or self._view.ops[reader[0]] != "Reshape":
             return index
         rows, others = (self._properties.output_shape(each, 0) for each in (index, reader[0]))
-        keeps_channels = rows and others and rows[-1] == others[-1] is not None
-        return reader[0] if keeps_channels and len(others) > 1 else index
+        if not rows or not others or len(others) < 2:
+            return index
+        return reader[0] if rows[-1] == others[-1] is not None else index
 
     def _hoisted(self, index: int) -> int | None:
         """The activation that alone reads a ConcatV2; None if there is none, or it is no concat."""
