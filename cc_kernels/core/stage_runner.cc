@@ -409,8 +409,7 @@ PreparedStage PreparedInSequence(const PreparedStage& stage) {
                                                  : *std::max_element(bytes.begin(), bytes.end())};
   sequence.lane_priorities = {std::nullopt};
   sequence.launches = LaunchesOf(sequence);
-  // Graphs of its own, so that a comparison of the two says nothing of launches.
-  if (stage.replays != nullptr) sequence.replays = std::make_shared<StageReplays>();
+  sequence.replays = nullptr;
   return sequence;
 }
 

@@ -134,19 +134,23 @@ absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend
   auto made = std::make_shared<ResolvedStage>();
   TF_RETURN_IF_ERROR(
       ResolveStage(program_, InputsOf(context), options, limit, backend, made.get()));
-  if (is_timed_) AddTiming(context, made.get());
+  if (is_timed_) AddTiming(context, backend, made.get());
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
   return absl::OkStatus();
 }
 
-void StageNode::AddTiming(const OpKernelContext& context, ResolvedStage* resolved) const {
+void StageNode::AddTiming(const OpKernelContext& context, Backend* backend,
+                          ResolvedStage* resolved) const {
   const bool has_plan = resolved->unplanned_kind == nullptr && resolved->rung != Rung::kStock;
   // Ways may round differently, so none is tried where all results must be the same.
   if (!has_plan || resolved->try_again_at.has_value() || resolved->options.deterministic) return;
   const PreparedStage& planned = resolved->prepared;
   if (planned.lane_workspace_bytes.size() > 1 && planned.merged.empty()) {
     resolved->in_sequence = PreparedInSequence(planned);
+    if (StageReplays::AreOn() && backend->CanCapture()) {
+      resolved->in_sequence->replays = std::make_shared<StageReplays>();
+    }
   }
   const auto sizes = context.num_inputs() == 0 ? absl::InlinedVector<int64_t, 4>()
                                                : context.input(0).shape().dim_sizes();

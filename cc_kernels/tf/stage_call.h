@@ -59,7 +59,8 @@ class StageNode {
 
  private:
   // Lets a resolved stage time itself if it has a plan that lasts.
-  void AddTiming(const tensorflow::OpKernelContext& context, ResolvedStage* resolved) const;
+  void AddTiming(const tensorflow::OpKernelContext& context, Backend* backend,
+                 ResolvedStage* resolved) const;
 
   DeviceCounts* const counts_;
   const bool is_on_cpu_;

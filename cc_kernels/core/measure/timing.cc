@@ -13,6 +13,7 @@
 
 #include "cc_kernels/core/host/reference_convolution.h"
 #include "cc_kernels/core/merged_convolution.h"
+#include "cc_kernels/core/stage_replays.h"
 #include "cc_kernels/core/stage_runner.h"
 
 namespace tf_interop {
@@ -424,6 +425,10 @@ Status MeasureStage(MeasuringDevice* device, const StageRequest& request,
   TF_INTEROP_RETURN_IF_ERROR(PrepareAsPinned(backend, stage, prepare, &concurrent.stage));
   if (concurrent.stage.merged.empty()) {
     same_sequential.stage = PreparedInSequence(concurrent.stage);
+    // A graph like the stage's, or the comparison would be one of launches.
+    if (concurrent.stage.replays != nullptr) {
+      same_sequential.stage.replays = std::make_shared<StageReplays>();
+    }
   } else {
     TF_INTEROP_RETURN_IF_ERROR(
         PrepareStage(backend, InSequence(stage), prepare, &same_sequential.stage));
