@@ -346,14 +346,15 @@ def test_a_step_that_fails_leaves_the_last_values(shared: Shared) -> None:
 
 
 def test_a_running_function_keeps_the_memory_of_what_it_reads(shared: Shared) -> None:
-    def step_once() -> None:
+    def step_once() -> int:
         del kept_shares._users[id(shared.handle)]  # as before any function had shares
         kept_shares._users[id(shared.handle)] = set()
         on_another_thread(shared.step)()
+        return 0
 
     def read() -> Any:
-        tf.py_function(step_once, [], [])
-        return shared.variable + 0.0
+        with tf.control_dependencies(tf.py_function(step_once, [], [tf.int32])):
+            return shared.variable + 0.0
 
     value = tf.function(read, autograph=False)()
     assert value.numpy().tolist() in ([0.0] * 4, [1.0] * 4)

@@ -118,16 +118,6 @@ def test_an_argument_that_is_also_a_default() -> None:
     assert function(ONES + 1).numpy().tolist() == [0, 0, 0]
 
 
-def test_asynchronous_errors_are_those_of_tensorflow() -> None:
-    iterator = iter(tf.data.Dataset.from_tensors(ONES))
-    get_next = tf.function(lambda: iterator.get_next())
-    function = tf.function(lambda x: x + 1)
-    with pytest.raises(tf.errors.OutOfRangeError), tf.experimental.async_scope():
-        for _ in range(10):
-            function(get_next())
-    tf.experimental.async_clear_error()
-
-
 def test_sees_variables_and_values_that_change() -> None:
     scale = tf.Variable(1.0)
     outside = [tf.constant(1.0)]

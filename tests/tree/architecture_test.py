@@ -92,7 +92,6 @@ def test_the_core_knows_nothing_of_tensorflow() -> None:
 PRIVATE_MODULES = {
     *(
         "eager.context",
-        "eager.core",
         "framework.config",
         "framework.kernels",
         "framework.op_def_registry",

@@ -199,9 +199,7 @@ class KeptShares:
 
     def _take_newer(self) -> None:
         """Cuts variables again that somebody has written to."""
-        newer = self._newer()
-        self._seen.clear()
-        for variable, value in newer.items():
+        for variable, value in self._newer().items():
             self._cut(variable, value)
         self._seen.clear()
 

@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from tensorflow.python.eager import context, core
+from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import (
     function_type_utils,
     polymorphic_function,
@@ -100,21 +100,18 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
 def _key(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...] | None:
     """Equal for arguments of the same types; None for arguments that this module leaves alone."""
     key: list[Any] = [*kwargs]
-    try:
-        for values in (args, kwargs.values()):
-            for value in values:
-                kind = type(value)
-                if kind is ops.EagerTensor:
-                    dtype = value._datatype_enum()
-                    if dtype in _NO_NUMBERS:
-                        return None
-                    key.append((dtype, value._shape_tuple()))
-                elif kind in _CONSTANTS:
-                    key.append((kind, value))
-                else:
+    for values in (args, kwargs.values()):
+        for value in values:
+            kind = type(value)
+            if kind is ops.EagerTensor:
+                dtype = value._datatype_enum()
+                if dtype in _NO_NUMBERS:
                     return None
-    except core._NotOkStatusException:
-        return None  # an asynchronous operation failed; TensorFlow's own call reports it
+                key.append((dtype, value._shape_tuple()))
+            elif kind in _CONSTANTS:
+                key.append((kind, value))
+            else:
+                return None
     return tuple(key)
 
 
