@@ -118,7 +118,7 @@ USES = """
 FAULTS = """
     model = make(keras.optimizers.Adam(0.005))
     expected = fit(model, 3), values_of(model)
-    share_of(model)
+    plan = share_of(model)
 
     # The pass fails for the copy: the step runs as before.
     prepare, seen = divide.prepare, []
@@ -143,7 +143,7 @@ FAULTS = """
     divide.prepare = broken
     tf.random.set_seed(1)
     fit(model)
-    assert len(seen) == 2 and held(model) == 0
+    assert len(seen) == 3 and held(model) == 0  # a first copy, and the one that follows it
     divide.prepare = prepare
     fit(model)
     assert np.isfinite(model.evaluate(images, labels, verbose=0))
@@ -190,6 +190,19 @@ FAULTS = """
     fit(model)
     assert name not in kept_shares._kept
     np.testing.assert_allclose(kernel.numpy().std(), expected[1][4].std(), rtol=1e-3)
+    assert_close(values_of(model), expected[1])
+
+    # The same for one that had shares before, until they were turned off.
+    model = make(keras.optimizers.Adam(0.005))
+    fit(model)
+    tf_interop.disable()
+    tf_interop.enable(parallel=plan)
+    tf.random.set_seed(2)  # TensorFlow optimizes the function again
+    fit(model)
+    assert held(model) > 0
+    model.train_function = None
+    gc.collect()
+    fit(model)
     assert_close(values_of(model), expected[1])
 
     # Under a tape the function runs as TensorFlow calls it.
@@ -242,14 +255,14 @@ def test_a_function_that_cannot_be_divided_again_runs_as_before() -> None:
 class Shared:
     """A variable in two shares, to each of which a step adds 1."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "a step") -> None:
         self.variable = tf.Variable(tf.zeros([4]))
         device = self.variable.device
         boxes = ((0, 1),), ((1, 4),)
         shares = (Share(place, device, box) for place, box in enumerate(boxes))
         self.shared = SharedVariable(0, (4,), tf.float32, tuple(shares))
         self.handle = vars(self.variable)["_handle"]
-        self.kept = KeptShares("a step", self, {self.shared: self.handle})
+        self.kept = KeptShares(name, self, {self.shared: self.handle})
         self.kept.is_divided = True
         self.during: Callable[[], object] = lambda: None
 
@@ -331,6 +344,26 @@ def test_a_graph_that_was_not_divided_loses_nothing(shared: Shared) -> None:
     shared.step()
     assert shared.is_empty
     assert shared.variable.numpy().tolist() == [4.0] * 4
+
+
+def test_values_that_are_lost_are_an_error_where_they_are_used(shared: Shared) -> None:
+    other = Shared("another step")
+    kept_shares._kept[other.kept.name] = other.kept
+    kept_shares._users[id(other.handle)] = set()
+    for each in (shared, other):
+        each.step()
+    lost = shared.kept._handle_of(shared.shared, shared.shared.shares[0])
+    tf.raw_ops.DestroyResourceOp(resource=lost)  # as if its device were gone
+    for _ in range(2):
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            kept_shares.turn_off()
+        assert not other.is_empty
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            shared.variable.numpy()
+    kept_shares._dropped.append(shared.kept)
+    kept_shares._put_together([])
+    assert other.variable.numpy().tolist() == [1.0] * 4
+    tf.raw_ops.AssignVariableOp(resource=lost, value=tf.zeros([1]))
 
 
 def test_a_step_that_fails_leaves_the_last_values(shared: Shared) -> None:

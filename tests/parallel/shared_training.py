@@ -55,7 +55,9 @@ PROGRAM = """
 
     def share_of(model):
         '''Trains as `strategy` says from now on.'''
-        tf_interop.enable(parallel=planned(lambda: fit(make(keras.optimizers.SGD()))))
+        plan = planned(lambda: fit(make(keras.optimizers.SGD())))
+        tf_interop.enable(parallel=plan)
+        return plan
 
     def held(model):
         '''The number of variables that devices have in shares.'''

@@ -246,6 +246,7 @@ _holders: dict[int, KeptShares] = {}  # by the id of the handle of a variable th
 _users: dict[int, set[int]] = {}  # the threads that used a variable, by the id of its handle
 _running: dict[int, Sequence[Any]] = {}  # the inputs of calls that run now, by their id
 _dropped: list[KeptShares] = []  # of functions that are gone; freed at the next call
+_numbers = itertools.count()  # of copies
 _is_on = False
 
 
@@ -258,17 +259,31 @@ def turn_on() -> None:
 
 
 def turn_off() -> None:
-    """Puts all variables together, and calls functions as TensorFlow does from now on."""
+    """Puts all variables together, and calls functions as TensorFlow does from now on.
+
+    Raises:
+        tf.errors.OpError: a device is gone that had shares. Uses of their variables go on to raise
+            it, and all other variables are put together.
+    """
     global _is_on
-    if not _is_on:
-        return
     with _lock:
-        _is_on = False
-        _ConcreteFunction._call_flat = _stock_call_flat
-        del _Variable._handle  # an attribute of each variable, as before
-        for kept in list(_kept.values()):
-            kept.remove()
         _offers.clear()
+        lost = [error for kept in [*_kept.values()] if (error := _remove(kept)) is not None]
+        if _is_on and not lost:
+            _is_on = False
+            _ConcreteFunction._call_flat = _stock_call_flat
+            del _Variable._handle  # an attribute of each variable, as before
+    if lost:
+        raise lost[0]
+
+
+def _remove(kept: KeptShares) -> tf.errors.OpError | None:
+    """Removes shares; returns the error if their values are lost."""
+    try:
+        kept.remove()
+    except tf.errors.OpError as error:
+        return error
+    return None
 
 
 def offer(function: str, variables: Sequence[SharedVariable]) -> None:
@@ -301,7 +316,7 @@ def _put_together(handles: Sequence[Any], but: KeptShares | None = None) -> None
     """Gives variables their values again, unless `but` has their shares."""
     with _lock:
         while _dropped:
-            _dropped.pop().remove()
+            _remove(_dropped.pop())  # what is lost raises where it is used
         for handle in handles:
             users = _users.get(id(handle))
             if users is None:
@@ -375,7 +390,8 @@ def _take_offer(concrete: Any, inputs: Sequence[Any], first_captured: int) -> No
             return
         definition = function_pb2.FunctionDef()
         definition.CopyFrom(function.definition)
-        name = f"{definition.signature.name}_tf_interop_shares"
+        # A function may be copied again, before the shares of its first copy are freed.
+        name = f"{definition.signature.name}_tf_interop_{next(_numbers)}_shares"
         definition.signature.name = name
         copy = tensorflow_internals.add_changed_copy(function, definition)
         kept = KeptShares(name, copy, {each: inputs[each.argument] for each in variables})
