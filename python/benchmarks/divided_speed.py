@@ -117,8 +117,9 @@ def _hosts(count: int, rate: str | None) -> Iterator[dict[str, str]]:
             run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
             run("ip", "-n", name, "link", "set", "cable", "up")
             if rate is not None:
-                # A burst of several of the largest packets, which have 64 KiB.
-                limit = ["root", "tbf", "rate", rate, "burst", "256k", "latency", "1s"]
+                # A burst of one of the largest packets, which have 64 KiB. Small networks send
+                # little more than that at once.
+                limit = ["root", "tbf", "rate", rate, "burst", "68k", "latency", "1s"]
                 run("tc", "-n", name, "qdisc", "add", "dev", "cable", *limit)
                 run("tc", "qdisc", "add", "dev", port, *limit)
         yield hosts
