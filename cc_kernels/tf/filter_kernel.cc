@@ -13,6 +13,8 @@ namespace {
 
 // Calls with more sizes run the kernel that keeps no filter.
 constexpr size_t kMostArranged = 64;
+// Of a filter: in oneDNN's form, and its own memory. Winograd's is larger, but few filters have it.
+constexpr size_t kCopies = 2;
 
 }  // namespace
 
@@ -40,28 +42,31 @@ void ArrangingKernel::EndRun(bool is_complete) {
   arranging_.reset();
 }
 
-FilterKernel::Held FilterKernel::Find(const tensorflow::Tensor& filter) {
-  // Declared first, so that they are freed after the lock.
-  Held old;
-  tensorflow::Tensor old_filter;
+std::shared_ptr<const FilterKernel::Kernels> FilterKernel::Find(const tensorflow::Tensor& filter) {
+  std::shared_ptr<const Kernels> held;  // first, so that it is freed after the lock
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (held_.kernel != nullptr && IsSame(filter, filter_)) {
+  held = held_.Get();
+  if (held != nullptr && IsSame(filter, held->filter)) {
     holding_.SawTheSame();
-    return held_;
+    return held;
   }
-  old = std::exchange(held_, {});
-  old_filter = std::exchange(filter_, tensorflow::Tensor());
-  const bool replaces = old.kernel != nullptr;
-  if (!IsTensorFlowsOwn(filter) || !holding_.ShouldHoldNew(replaces)) return {};
+  held_.Take();
+  const bool replaces = held != nullptr;
+  const auto bytes = static_cast<int64_t>(kCopies * filter.TotalBytes());
+  if (!IsTensorFlowsOwn(filter) || !holding_.ShouldHoldNew(replaces) || !MakeRoomForHeld(bytes)) {
+    return nullptr;
+  }
   std::unique_ptr<tensorflow::OpKernel> kernel;
   if (!MakeStockKernel(device_, graph_def_version_, /*has_constant_filter=*/true, node_, &kernel)
            .ok()) {
-    return {};  // the step's other kernel runs
+    return nullptr;  // the step's other kernel runs
   }
-  held_.direct = DirectConvolution::Make(*kernel, tries_winograd_);
-  held_.kernel = std::make_shared<ArrangingKernel>(std::move(kernel));
-  filter_ = filter;
-  return held_;
+  auto made = std::make_shared<Kernels>();
+  made->filter = filter;
+  made->direct = DirectConvolution::Make(*kernel, tries_winograd_);
+  made->kernel = std::make_unique<ArrangingKernel>(std::move(kernel));
+  held_.Set(made, bytes);
+  return made;
 }
 
 }  // namespace tf_interop

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "cc_kernels/core/held_values.h"
 #include "cc_kernels/tf/direct_convolution.h"
 #include "cc_kernels/tf/holding.h"
 #include "tensorflow/core/framework/device_base.h"
@@ -60,23 +61,23 @@ class FilterKernel {
         tries_winograd_(tries_winograd) {}
 
   // `direct` for the inputs that it takes, if it is not null, and `kernel` for others.
-  struct Held {
-    std::shared_ptr<DirectConvolution> direct;
-    std::shared_ptr<ArrangingKernel> kernel;
+  struct Kernels {
+    tensorflow::Tensor filter;
+    std::unique_ptr<DirectConvolution> direct;
+    std::unique_ptr<ArrangingKernel> kernel;
   };
 
-  // For this filter; nothing if the filter should not be held now.
-  Held Find(const tensorflow::Tensor& filter);
+  // For this filter; null if the filter should not be held now.
+  std::shared_ptr<const Kernels> Find(const tensorflow::Tensor& filter);
 
  private:
   tensorflow::DeviceBase* const device_;
   const int graph_def_version_;
   const tensorflow::NodeDef node_;
   const bool tries_winograd_;
-  std::mutex mutex_;  // guards the rest
-  tensorflow::Tensor filter_;
-  Held held_;
-  Holding holding_;
+  Held<Kernels> held_;
+  std::mutex mutex_;  // held while kernels are made
+  Holding holding_;   // guarded by mutex_
 };
 
 }  // namespace tf_interop

@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cc_kernels/core/counters.h"
+#include "cc_kernels/core/held_values.h"
 #include "cc_kernels/tf/holding.h"
 #include "cc_kernels/tf/own_memory.h"
 #include "cc_kernels/tf/packed_values.h"
@@ -303,18 +304,14 @@ class Kept : public OpKernel {
 
   // The held values if no variable that they were computed from has changed, else null.
   std::shared_ptr<const HeldValues> FindHeld(OpKernelContext* context, const Handles& handles) {
-    std::shared_ptr<const HeldValues> held;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      held = held_;
-    }
+    const std::shared_ptr<const HeldValues> held = held_.Get();
     std::vector<int> changed;
     if (held == nullptr || !Look(context, handles, *held, &changed)) return nullptr;
     const std::shared_ptr<const HeldValues> found =
         changed.empty() ? held : WithoutHolding(changed, *held);
     const std::lock_guard<std::mutex> lock(mutex_);
     holding_.SawTheSame();
-    if (held_ == held) held_ = found;
+    if (found != held && held_.Get() == held) held_.Set(found, found->results->bytes);
     return found;
   }
 
@@ -402,10 +399,9 @@ class Kept : public OpKernel {
     for (int i = 0; i < read_count_; ++i) {
       may_hold_results = may_hold_results && (may_hold[i] || !is_step_input_[i]);
     }
-    std::shared_ptr<const HeldValues> old;
+    std::shared_ptr<const HeldValues> old = held_.Take();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      old = std::exchange(held_, nullptr);
       may_hold_results = may_hold_results && holding_.ShouldHoldNew(/*replaces=*/old != nullptr);
     }
     old.reset();
@@ -430,7 +426,7 @@ class Kept : public OpKernel {
     auto made = std::make_shared<HeldValues>();
     made->results = results;
     *computed = made;
-    if (!may_hold_results) return absl::OkStatus();
+    if (!may_hold_results || !MakeRoomForHeld(bytes)) return absl::OkStatus();
     AddKeptBytes(counts_, bytes);
     results->counts = counts_;
     results->bytes = bytes;
@@ -451,8 +447,7 @@ class Kept : public OpKernel {
         made->unwatched.push_back(i);
       }
     }
-    const std::lock_guard<std::mutex> lock(mutex_);
-    held_ = std::move(made);
+    held_.Set(std::move(made), bytes);
     return absl::OkStatus();
   }
 
@@ -467,9 +462,9 @@ class Kept : public OpKernel {
   std::vector<bool> is_step_input_;
   DeviceCounts* counts_ = nullptr;
 
-  std::mutex mutex_;                        // guards the rest
-  std::shared_ptr<const HeldValues> held_;  // null before the first call and while paused
-  Holding holding_;
+  Held<HeldValues> held_;  // nothing before the first call and while paused
+  std::mutex mutex_;
+  Holding holding_;  // guarded by mutex_
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>Kept").Device(tensorflow::DEVICE_CPU), Kept);

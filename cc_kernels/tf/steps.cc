@@ -274,16 +274,17 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   params_.output_attr_array = run_.attributes_.data() + step.first_output;
   derived_.ResetOutputs(kernel->num_outputs());
   const bool is_vector = step.vector_product != nullptr && step.vector_product->Takes(&derived_);
-  FilterKernel::Held held_filter;  // outlives its run, even if the filter changes
+  std::shared_ptr<const FilterKernel::Kernels> of_filter;
   if (!is_vector && step.filter_kernel != nullptr) {
-    held_filter = step.filter_kernel->Find(*inputs[1].tensor);
+    of_filter = step.filter_kernel->Find(*inputs[1].tensor);
   }
-  const auto direct = held_filter.direct == nullptr ? nullptr : held_filter.direct->Find(&derived_);
+  const bool has_direct = of_filter != nullptr && of_filter->direct != nullptr;
+  const auto direct = has_direct ? of_filter->direct->Find(&derived_) : nullptr;
   const bool runs_held =
-      direct == nullptr && held_filter.kernel != nullptr &&
-      held_filter.kernel->BeginRun(*inputs[0].tensor,
-                                   device->tensorflow_cpu_worker_threads()->num_threads);
-  if (runs_held) params_.op_kernel = kernel = held_filter.kernel->get();
+      direct == nullptr && of_filter != nullptr &&
+      of_filter->kernel->BeginRun(*inputs[0].tensor,
+                                  device->tensorflow_cpu_worker_threads()->num_threads);
+  if (runs_held) params_.op_kernel = kernel = of_filter->kernel->get();
   TriedStep::Turn turn;
   if (!is_vector && step.tried != nullptr) turn = step.tried->Find(derived_);
   {
@@ -299,7 +300,7 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
     if (is_vector) {
       derived_.SetStatus(step.vector_product->Run(&derived_));
     } else if (direct != nullptr) {
-      derived_.SetStatus(held_filter.direct->Run(&derived_, direct.get()));
+      derived_.SetStatus(of_filter->direct->Run(&derived_, direct.get()));
     } else if (turn.ways != nullptr) {
       TriedStep::Run(&derived_, kernel, turn);
     } else {
@@ -309,7 +310,7 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   if (runs_held) {
     const bool is_complete =
         derived_.status().ok() && derived_.mutable_output(0)->NumElements() > 0;
-    held_filter.kernel->EndRun(is_complete);
+    of_filter->kernel->EndRun(is_complete);
   }
   if (!derived_.status().ok()) return AtStep(kernel->name_view(), derived_.status());
   for (int port = 0; port < kernel->num_outputs(); ++port) {

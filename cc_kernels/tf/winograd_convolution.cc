@@ -57,7 +57,7 @@ bool AreNear(const tensorflow::Tensor& result, const tensorflow::Tensor& expecte
     error = std::max(error, difference);
     largest = std::max(largest, std::abs(others[i]));
   }
-  return error <= kMostError * largest;
+  return largest > 0 && error <= kMostError * largest;
 }
 
 WinogradConvolution::WinogradConvolution(const WinogradShape& shape, int cores)

@@ -397,6 +397,24 @@ def test_a_tried_step_gives_the_results_of_the_kernel(
     assert way in ways(tmp_path, call_often)
 
 
+def zeroed(inputs: list[Any], *, but: int) -> list[Any]:
+    return [each if place == but else tf.zeros_like(each) for place, each in enumerate(inputs)]
+
+
+def test_results_of_zero_do_not_show_that_a_way_is_right(unit: Any, tmp_path: pathlib.Path) -> None:
+    case = KEPT_WINOGRAD["same"]
+    run, inputs = tried(unit, case, kept_inputs=[1]), case.values(0)
+    for _ in range(3):
+        run(*zeroed(inputs, but=1))
+    assert ways(tmp_path / "kept", lambda: run(*inputs)) == {DIRECT}
+
+    way, case = TAKEN["pointwise_filter_gradient"]
+    run, inputs = tried(unit, case), case.values(0)
+    for _ in range(3):
+        assert_near(run(*zeroed(inputs, but=1)), own(case)(*zeroed(inputs, but=1)))
+    assert way in ways(tmp_path / "tried", lambda: [run(*inputs) for _ in range(40)])
+
+
 @pytest.mark.parametrize("name", LEFT)
 def test_leaves_others_to_the_kernel(unit: Any, name: str, tmp_path: pathlib.Path) -> None:
     case = LEFT[name]
