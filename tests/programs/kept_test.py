@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-from unnoticed import in_session, v1
+from unnoticed import in_session, run_python, v1
 
 import tf_interop
 from tf_interop.model.graphs import optimize_graph, trace, unread_nodes
@@ -182,6 +182,51 @@ def test_keeps_nothing_without_room_or_permission() -> None:
         model = small_model()
         assert_equal(model.predict(IMAGES, verbose=0), stock_outputs(model))
         assert not get_plugin().fold_reports
+
+
+def test_a_graph_that_is_written_down_has_no_ops_of_ours() -> None:
+    kernel, bias = tf.Variable(tf.ones([3, 3, 3, 4])), tf.Variable(tf.ones([4]))
+
+    @tf.function(input_signature=[tf.TensorSpec(IMAGES.shape)])
+    def run(images: tf.Tensor) -> tf.Tensor:
+        with tf.device("/CPU:0"):
+            return tf.nn.relu(tf.nn.bias_add(tf.nn.conv2d(images, kernel, 1, "SAME"), bias))
+
+    frozen = convert_variables_to_constants_v2(run.get_concrete_function())
+    assert not [node.op for node in frozen.graph.as_graph_def().node if "TfInterop" in node.op]
+    assert_equal(frozen(tf.constant(IMAGES))[0], run(IMAGES))
+
+
+MANY_TRACES = """
+import time
+
+import numpy as np, tensorflow as tf
+import tf_interop
+from tf_interop.runtime.plugin import get_plugin
+
+tf_interop.enable()
+filter_ = tf.Variable(tf.random.normal([3, 3, 64, 256]))  # 576 KiB; three times that is held
+scale = tf.Variable(tf.fill([256], 2.0))
+
+def network(image):
+    return tf.nn.conv2d(image, filter_, 1, "SAME") * scale
+
+run = tf.function(network)
+kept = []
+for size in (8, 9, 10, 8):
+    image = tf.random.normal([1, size, size, 64])
+    for _ in range(3):
+        result = run(image)
+    np.testing.assert_allclose(result, network(image), rtol=1e-3, atol=1e-3)
+    kept.append(get_plugin().library.read_counters().kept_bytes)
+    time.sleep(1.1)
+assert run.experimental_get_tracing_count() == 3
+assert kept == [3 * 3 * 64 * 256 * 4] * 4, kept
+"""
+
+
+def test_traces_that_are_not_called_any_more_give_up_what_they_hold() -> None:
+    run_python(MANY_TRACES, TF_INTEROP_HELD_MB="2")
 
 
 def test_a_filter_without_room_is_computed_in_each_call() -> None:

@@ -291,6 +291,11 @@ def device_type_of(device: str) -> str:
     return ""
 
 
+def is_placed(graph_def: graph_pb2.GraphDef) -> bool:
+    """Whether TensorFlow has given the nodes full device names, as it does before it runs them."""
+    return any("/job:" in node.device for node in graph_def.node)
+
+
 def is_local(device: str) -> bool:
     """Whether a full or partial device name may belong to this process.
 

@@ -22,6 +22,7 @@ from tensorflow.core.framework import graph_pb2
 from tf_interop import tensorflow_internals
 from tf_interop.errors import LibraryError, TfInteropError
 from tf_interop.graph.time_limit import collection_pause, time_limit
+from tf_interop.graph.view import is_placed
 from tf_interop.measure.device import ask_for_all_hardware_queues, has_nvidia_gpu
 from tf_interop.parallel.divide import Divider, ParallelReport
 from tf_interop.runtime.fold_pass import FoldReport
@@ -209,6 +210,9 @@ class Plugin:
             if not settings.can_change_graphs or tensorflow_internals.are_plugins_turned_off():
                 return False
             if item.is_compiled and not settings.stages_all_compiled(item.device_type):
+                return False
+            # Others are only written down, and a program without our ops may read them.
+            if not item.is_compiled and not is_placed(graph_def):
                 return False
             with time_limit(settings.pass_time_limit_s), collection_pause():
                 divided = None
