@@ -5,7 +5,10 @@
 #ifndef TF_INTEROP_CORE_BACKEND_H_
 #define TF_INTEROP_CORE_BACKEND_H_
 
+#include <strings.h>
+
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,6 +64,12 @@ struct PrepareOptions {
            deterministic == other.deterministic;
   }
 };
+
+// The variable that TensorFlow's own convolutions honor, besides enable_op_determinism.
+inline bool IsCudnnToBeDeterministic() {
+  const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
+  return value != nullptr && (strcasecmp(value, "1") == 0 || strcasecmp(value, "true") == 0);
+}
 
 enum class AlgorithmScope {
   kHeuristic,  // the backend's own candidates, best first

@@ -3,6 +3,7 @@
 // Each rung of the ladder needs less than the one before. The cause decides which are tried:
 //
 //   no memory for workspaces  the rungs for memory in order, until the workspaces fit.
+//   no memory for results     the last rung at once: it frees results that nobody reads any more.
 //   a failed launch           the lanes are joined; then each rung for launches runs the whole
 //                             stage again, in order, until one can be launched.
 //   no plan for the call      (an unknown batch size) the last rung at once: nothing suggests that
@@ -93,6 +94,8 @@ Status RunOrDescend(Backend* backend, const Stage& stage, const PrepareOptions& 
 // Kinds of fallbacks: why a stage goes to the last rung at once.
 inline constexpr char kNoPlan[] = "no schedule, so a stage ran without its plan";
 inline constexpr char kNoAlgorithm[] = "no algorithm, so a stage ran without its plan";
+inline constexpr char kNoMemoryForResults[] =
+    "no memory for all results of a stage at once, so it ran without its plan";
 
 }  // namespace tf_interop
 

@@ -19,12 +19,12 @@ bool StageReplays::Run(Backend* backend, const StageBuffers& buffers, Stream cal
   if (state_ != State::kReady) return false;
   CapturedWork work;
   Status status = FindOrCapture(buffers, capture, &work);
+  if (status.ok() && work == nullptr) return false;
   if (status.ok()) status = backend->Replay(work, caller);
   if (!status.ok()) {
     GiveUp(status.message());
     return false;
   }
-  ++replays_;
   Count(&Counters::stages_replayed);
   return true;
 }
@@ -37,11 +37,8 @@ void StageReplays::NotePlainRun() {
 Status StageReplays::FindOrCapture(const StageBuffers& buffers, const Capture& capture,
                                    CapturedWork* work) {
   *work = graphs_.Find(buffers).value_or(nullptr);
-  if (*work != nullptr) return Status::Ok();
-  if (captures_ >= kFirstCaptures + replays_ / kReplaysForACapture) {
-    return Unsupported("Its memory moves too often: " + std::to_string(captures_) +
-                       " captures for " + std::to_string(replays_) + " calls.");
-  }
+  const bool may_capture = captures_ < kFirstCaptures + calls_++ / kCallsForACapture;
+  if (*work != nullptr || !may_capture) return Status::Ok();
   TF_INTEROP_RETURN_IF_ERROR(capture(work));
   ++captures_;
   Count(&Counters::stages_captured);

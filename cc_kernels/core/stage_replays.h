@@ -16,11 +16,12 @@
 // memory must be valid when a replay runs; between replays it may belong to others.
 //
 // *Limits.* A call with new pointers is a miss and captures again. A stage keeps kMostKept graphs
-// and drops the least recently used. It gives up after more than kFirstCaptures misses, plus one
-// for each kReplaysForACapture replays, and after a failed capture, instantiation or launch. From
-// then on it has no graphs and runs plainly, including the call that failed: nothing of that call
-// has run, or all of it is ordered before the plain run. Giving up is counted once (counters.h);
-// so is each capture and each replay.
+// and drops the least recently used. After kFirstCaptures captures only one of kCallsForACapture
+// calls may capture, and other misses run plainly: in a trial of the ways of other stages, say, the
+// memory of each call may be new. After a failed capture, instantiation or launch the stage has no
+// graphs and runs plainly, including the call that failed: nothing of that call has run, or all of
+// it is ordered before the plain run. Giving up is counted once (counters.h); so is each capture
+// and each replay.
 //
 // Graphs are destroyed with the stage, before its prepared convolutions. CUDA keeps a running one
 // until it ends. A stage belongs to one backend, and so to one CUDA context.
@@ -53,7 +54,7 @@ class StageReplays {
  public:
   static constexpr size_t kMostKept = 4;
   static constexpr int64_t kFirstCaptures = 8;
-  static constexpr int64_t kReplaysForACapture = 64;
+  static constexpr int64_t kCallsForACapture = 64;
 
   using Capture = std::function<Status(CapturedWork* captured)>;
 
@@ -70,14 +71,14 @@ class StageReplays {
  private:
   enum class State { kNotRun, kReady, kGivenUp };
 
-  // Both require mutex_.
+  // Both require mutex_. The work is null if these buffers are new and may not be captured.
   Status FindOrCapture(const StageBuffers& buffers, const Capture& capture, CapturedWork* work);
   void GiveUp(const std::string& reason);
 
   std::atomic<State> state_{State::kNotRun};
   std::mutex mutex_;  // guards the rest
   LruCache<StageBuffers, CapturedWork> graphs_{kMostKept};
-  int64_t captures_ = 0, replays_ = 0;
+  int64_t captures_ = 0, calls_ = 0;
 };
 
 }  // namespace tf_interop

@@ -34,7 +34,8 @@ StageTiming::Call StageTiming::Begin() {
   Call call;
   call.way = static_cast<Way>(trials_.way());
   call.turn = trials_.turn();
-  const bool is_wanted = trials_.is_trying() || settled_calls_++ % kTimedEvery == 0;
+  call.is_trial = trials_.is_trying();
+  const bool is_wanted = call.is_trial || settled_calls_++ % kTimedEvery == 0;
   call.is_timed = is_wanted && pending_.size() < kMostPending;
   return call;
 }

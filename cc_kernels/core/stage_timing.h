@@ -33,6 +33,7 @@ class StageTiming {
   // A call of the stage.
   struct Call {
     Way way = Way::kPlanned;
+    bool is_trial = false;
     bool is_timed = false;
     int64_t turn = 0;
   };

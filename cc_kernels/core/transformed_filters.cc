@@ -72,6 +72,15 @@ std::shared_ptr<TransformedFilter> TransformedFilters::FindOrMake(
   return forms.back();
 }
 
+void TransformedFilters::Forget(size_t step, const TransformedFilterKey& key) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (step >= steps_.size()) return;
+  auto& forms = steps_[step].forms;
+  forms.erase(std::remove_if(forms.begin(), forms.end(),
+                             [&](const auto& form) { return form->key == key; }),
+              forms.end());
+}
+
 bool TransformedFilters::GiveUp(const Backend* backend) {
   std::lock_guard<std::mutex> lock(mutex_);
   bool had_any = false;

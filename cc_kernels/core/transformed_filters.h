@@ -58,7 +58,8 @@ struct TransformedFilter {
   std::atomic<bool> is_complete{false};  // set once `stream` has run the transformation
 };
 
-// The transformed filters of one stage. Thread-safe.
+// The transformed filters of one stage. What is forgotten lives as long as a call uses it.
+// Thread-safe.
 class TransformedFilters {
  public:
   TransformedFilters();
@@ -92,15 +93,19 @@ class TransformedFilters {
     return get(/*may_wait=*/false) || (GiveUpAll(backend) && get(/*may_wait=*/false));
   }
 
+  // Forgets one form of the filter of step `step`.
+  void Forget(size_t step, const TransformedFilterKey& key);
+
+  // All stages forget their filters on `backend`. Returns whether there were any.
+  static bool GiveUpAll(const Backend* backend);
+
  private:
   struct OfStep {
     std::vector<std::shared_ptr<TransformedFilter>> forms;  // oldest first
     int changes = 0;                                        // of the filter, in a row
   };
 
-  // Forget the filters on `backend`, unless a call uses them; return whether there were any.
   bool GiveUp(const Backend* backend);
-  static bool GiveUpAll(const Backend* backend);
 
   std::mutex mutex_;
   std::vector<OfStep> steps_;  // guarded by mutex_

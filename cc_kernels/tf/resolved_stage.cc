@@ -146,14 +146,15 @@ int64_t BatchSizeOf(const std::vector<Convolution>& convolutions) {
 
 // If the workspaces of a prepared stage exceed the user's limit, which no call can change, prepares
 // the first lesser stage within it.
-void KeepWithin(size_t limit, Backend* backend, ResolvedStage* resolved) {
+void KeepWithinLimit(Backend* backend, ResolvedStage* resolved) {
+  const size_t limit = resolved->options.workspace_limit_bytes;
   if (absl::c_accumulate(resolved->prepared.lane_workspace_bytes, size_t{0}) <= limit) return;
   LadderCalls calls;
   calls.get_workspaces = [&](const std::vector<size_t>& bytes, std::vector<void*>*) {
     return absl::c_accumulate(bytes, size_t{0}) <= limit;
   };
-  LesserStage lesser =
-      FindForMemory(backend, resolved->stage, resolved->options, resolved->prepared, calls);
+  LesserStage lesser = FindForMemory(backend, resolved->stage, resolved->options.convolutions,
+                                     resolved->prepared, calls);
   resolved->prepared = std::move(lesser.stage);
   resolved->rung = lesser.rung;
 }
@@ -179,7 +180,7 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
                        const PreparedConvolution& prepared) {
     found.key.convolution = convolution;
     found.key.algorithm = prepared.algorithm();
-    found.key.allow_tf32 = resolved.options.allow_tf32;
+    found.key.allow_tf32 = resolved.options.convolutions.allow_tf32;
     found.key.backend = backend;
     held.push_back(std::move(found));
   };
@@ -204,6 +205,20 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
 }
 
 }  // namespace
+
+std::vector<int64_t> StageOptions::Numbers() const {
+  return {static_cast<int64_t>(convolutions.workspace_limit_bytes), convolutions.allow_tf32,
+          convolutions.deterministic, static_cast<int64_t>(workspace_limit_bytes)};
+}
+
+StageOptions StageOptions::Of(const std::vector<int64_t>& numbers) {
+  StageOptions options;
+  options.convolutions.workspace_limit_bytes = static_cast<size_t>(numbers[0]);
+  options.convolutions.allow_tf32 = numbers[1] != 0;
+  options.convolutions.deterministic = numbers[2] != 0;
+  options.workspace_limit_bytes = static_cast<size_t>(numbers[3]);
+  return options;
+}
 
 absl::Status ResolveStep(const StepProgram& step, const std::vector<TensorShape>& operand_shapes,
                          const std::vector<int64_t>& sizes, Convolution* c,
@@ -302,8 +317,7 @@ const StageSchedule* FindSchedule(const StageProgram& program,
 }
 
 absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs,
-                          const PrepareOptions& options, size_t workspace_limit, Backend* backend,
-                          ResolvedStage* resolved) {
+                          const StageOptions& options, Backend* backend, ResolvedStage* resolved) {
   std::vector<Convolution> convolutions;
   TF_RETURN_IF_ERROR(ResolveConvolutions(program, inputs, &convolutions, &resolved->result_shapes));
   for (const Convolution& each : convolutions) {
@@ -328,7 +342,8 @@ absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs
     const size_t operation = resolved->schedule->operations[i];
     resolved->stage.steps[i].convolution = convolutions[operation];
   }
-  const Status prepared = PrepareStage(backend, resolved->stage, options, &resolved->prepared);
+  const Status prepared =
+      PrepareStage(backend, resolved->stage, options.convolutions, &resolved->prepared);
   if (!IsLasting(prepared) || resolved->prepared.is_provisional()) {
     // The backend waits longer before each retry, so this costs little.
     resolved->try_again_at = std::chrono::steady_clock::now() + std::chrono::seconds(1);
@@ -338,7 +353,7 @@ absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs
     resolved->why_unplanned = prepared.message();
     return absl::OkStatus();
   }
-  KeepWithin(workspace_limit, backend, resolved);
+  KeepWithinLimit(backend, resolved);
   if (resolved->rung != Rung::kStock) {
     resolved->held_filters = FindHeldFilters(program, *resolved, backend);
   }

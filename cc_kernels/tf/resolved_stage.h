@@ -34,6 +34,17 @@ struct HeldFilter {
   TransformedFilterKey key;
 };
 
+// How a stage is prepared.
+struct StageOptions {
+  PrepareOptions convolutions;
+  size_t workspace_limit_bytes = 0;  // of all workspaces together
+
+  // For keys and attributes.
+  std::vector<int64_t> Numbers() const;
+  // From as many numbers.
+  static StageOptions Of(const std::vector<int64_t>& numbers);
+};
+
 // Immutable.
 struct ResolvedStage {
   // By operation.
@@ -41,7 +52,7 @@ struct ResolvedStage {
   std::vector<bool> computes_nothing;  // the result is empty, or zeros because nothing is read
 
   const StageSchedule* schedule = nullptr;  // for this batch size, or else the first
-  PrepareOptions options;
+  StageOptions options;
   Stage stage;  // of the schedule, with convolutions
   PreparedStage prepared;
   // If nothing is prepared, so that stock kernels run: the kind of fallback (core/ladder.h), else
@@ -88,11 +99,9 @@ absl::Status ResolveConvolutions(const StageProgram& program, const StageInputs&
 const StageSchedule* FindSchedule(const StageProgram& program,
                                   const std::vector<Convolution>& convolutions);
 
-// Resolves the shapes of all steps and prepares them by the schedule for their batch size, within
-// the limit for all workspaces together.
+// Resolves the shapes of all steps and prepares them by the schedule for their batch size.
 absl::Status ResolveStage(const StageProgram& program, const StageInputs& inputs,
-                          const PrepareOptions& options, size_t workspace_limit, Backend* backend,
-                          ResolvedStage* resolved);
+                          const StageOptions& options, Backend* backend, ResolvedStage* resolved);
 
 }  // namespace tf_interop
 

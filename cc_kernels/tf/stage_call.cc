@@ -1,5 +1,6 @@
 #include "cc_kernels/tf/stage_call.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -28,25 +29,27 @@ using tensorflow::Tensor;
 
 namespace {
 
-// The workspace limit of one convolution, the same as for TensorFlow's own convolutions. For all
-// workspaces of a stage see core/workspace_limit.h.
-size_t WorkspaceLimitBytes() {
-  static const size_t limit = [] {
-    constexpr int64_t kDefaultMb = 8192;  // kDefaultWorkspaceLimit in TensorFlow's conv_ops_gpu.h
-    int64_t megabytes = kDefaultMb;
-    // A value that is not a number leaves the default in place, as in TensorFlow.
-    (void)tensorflow::ReadInt64FromEnvVar("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", kDefaultMb, &megabytes);
-    return static_cast<size_t>(megabytes < 0 ? 0 : megabytes) << 20;
-  }();
-  return limit;
+size_t ReadWorkspaceLimitBytes(int64_t default_mb) {
+  int64_t megabytes = default_mb;
+  // A value that is not a number leaves the default in place, as in TensorFlow.
+  (void)tensorflow::ReadInt64FromEnvVar("TF_CUDNN_WORKSPACE_LIMIT_IN_MB", default_mb, &megabytes);
+  return static_cast<size_t>(megabytes < 0 ? 0 : megabytes) << 20;
 }
 
-// `limit` applies to all workspaces together.
-CallSignature SignatureOf(const OpKernelContext& context, const PrepareOptions& options,
-                          size_t limit, Backend* backend) {
-  CallSignature signature = {static_cast<int64_t>(options.workspace_limit_bytes),
-                             options.allow_tf32, options.deterministic, static_cast<int64_t>(limit),
-                             reinterpret_cast<int64_t>(backend)};
+// The workspace limit of one convolution, the same as for TensorFlow's and XLA's own. For all
+// workspaces of a stage see core/workspace_limit.h.
+size_t WorkspaceLimitBytes(bool is_in_xla) {
+  // kDefaultWorkspaceLimit in TensorFlow's conv_ops_gpu.h, and the default of XLA's autotuner.
+  static const size_t outside = ReadWorkspaceLimitBytes(8192);
+  static const size_t inside = ReadWorkspaceLimitBytes(4096);
+  return is_in_xla ? inside : outside;
+}
+
+CallSignature SignatureOf(const OpKernelContext& context, const StageOptions& options,
+                          Backend* backend) {
+  const std::vector<int64_t> numbers = options.Numbers();
+  CallSignature signature(numbers.begin(), numbers.end());
+  signature.push_back(reinterpret_cast<int64_t>(backend));
   for (int i = 0; i < context.num_inputs(); ++i) {
     const Tensor& input = context.input(i);
     signature.push_back(input.dims());
@@ -99,21 +102,28 @@ FilterMemory AllocateFor(OpKernelContext* context, const std::vector<size_t>& in
 
 }  // namespace
 
-PrepareOptions PrepareOptionsNow() {
-  PrepareOptions options;
-  options.workspace_limit_bytes = WorkspaceLimitBytes();
-  options.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
-  options.deterministic = tensorflow::OpDeterminismRequired();
+StageOptions StageOptionsNow(bool is_in_xla) {
+  static const bool are_always_deterministic = IsCudnnToBeDeterministic();
+  const size_t limit = WorkspaceLimitBytes(is_in_xla);
+  StageOptions options;
+  options.convolutions.workspace_limit_bytes = limit;
+  options.convolutions.allow_tf32 = tensorflow::tensor_float_32_execution_enabled();
+  options.convolutions.deterministic =
+      tensorflow::OpDeterminismRequired() || are_always_deterministic;
+  options.workspace_limit_bytes = stage_workspace_limit_bytes;
+  if (is_in_xla) options.workspace_limit_bytes = std::min(options.workspace_limit_bytes, limit);
   return options;
 }
 
 StageNode::StageNode(tensorflow::OpKernelConstruction* context)
     : counts_(FindCounts(ShortDeviceName(context))),
-      is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU),
-      is_in_xla_(context->HasAttr(kInXla)) {
+      is_on_cpu_(context->device_type() == tensorflow::DEVICE_CPU) {
   OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   OP_REQUIRES_OK(context, context->GetAttr("timed", &is_timed_));
-  if (is_in_xla_) {
+  if (context->HasAttr(kInXla)) {
+    std::vector<int64_t> numbers;
+    OP_REQUIRES_OK(context, context->GetAttr(kInXla, &numbers));
+    compiled_options_ = StageOptions::Of(numbers);
     is_timed_ = false;
     // XLA may use the memory of a filter for something else after the call.
     for (StepProgram& step : program_.steps) step.has_held_filter = false;
@@ -123,17 +133,15 @@ StageNode::StageNode(tensorflow::OpKernelConstruction* context)
 
 absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend,
                                 std::shared_ptr<const ResolvedStage>* resolved) {
-  const PrepareOptions options = PrepareOptionsNow();
-  const size_t limit = stage_workspace_limit_bytes;
-  const CallSignature signature = SignatureOf(context, options, limit, backend);
+  const StageOptions options = compiled_options_.value_or(StageOptionsNow(/*is_in_xla=*/false));
+  const CallSignature signature = SignatureOf(context, options, backend);
   *resolved = cache_.Find(signature).value_or(nullptr);
   if (*resolved != nullptr && (!(*resolved)->try_again_at.has_value() ||
                                std::chrono::steady_clock::now() < *(*resolved)->try_again_at)) {
     return absl::OkStatus();
   }
   auto made = std::make_shared<ResolvedStage>();
-  TF_RETURN_IF_ERROR(
-      ResolveStage(program_, InputsOf(context), options, limit, backend, made.get()));
+  TF_RETURN_IF_ERROR(ResolveStage(program_, InputsOf(context), options, backend, made.get()));
   if (is_timed_) AddTiming(context, backend, made.get());
   *resolved = cache_.Insert(signature, std::move(made),
                             [](const auto& there) { return there->try_again_at.has_value(); });
@@ -143,8 +151,9 @@ absl::Status StageNode::Resolve(const OpKernelContext& context, Backend* backend
 void StageNode::AddTiming(const OpKernelContext& context, Backend* backend,
                           ResolvedStage* resolved) const {
   const bool has_plan = resolved->unplanned_kind == nullptr && resolved->rung != Rung::kStock;
+  if (!has_plan || resolved->try_again_at.has_value()) return;
   // Ways may round differently, so none is tried where all results must be the same.
-  if (!has_plan || resolved->try_again_at.has_value() || resolved->options.deterministic) return;
+  if (resolved->options.convolutions.deterministic) return;
   const PreparedStage& planned = resolved->prepared;
   if (planned.lane_workspace_bytes.size() > 1 && planned.merged.empty()) {
     resolved->in_sequence = PreparedInSequence(planned);
@@ -181,13 +190,26 @@ absl::Status StageCall::Prepare(Stream caller) {
   if (resolved_->timing != nullptr) {
     timed_ = resolved_->timing->Begin();
     runs_stock_ = timed_.way == StageTiming::Way::kStock;
+    if (runs_stock_ && !timed_.is_trial) {
+      // Only calls of the plan would notice an update.
+      for (const HeldFilter& each : resolved_->held_filters) {
+        node_->filters()->Forget(each.operation, each.key);
+      }
+    }
     if (timed_.is_timed) begin_ = Mark(caller, nullptr);
   }
   if (resolved_->rung.has_value()) CountForMemory(*resolved_->rung);
   if (!runs_stock_) {
-    TF_RETURN_IF_ERROR(AllocateResults());
-    AllocateWorkspaces();
-    BindOperands();
+    const absl::Status allocated = AllocateResults();
+    if (allocated.ok()) {
+      AllocateWorkspaces();
+      BindOperands();
+    } else if (absl::IsResourceExhausted(allocated) && node_->can_run_stock()) {
+      CountFallback(kNoMemoryForResults, std::string(allocated.message()));
+      runs_stock_ = true;
+    } else {
+      return allocated;
+    }
   }
   Count(&Counters::stages_run);
   for (const Status& reason : resolved_->prepared.fallbacks) {
@@ -215,10 +237,16 @@ absl::Status StageCall::AllocateResults() {
   for (size_t operation = 0; operation < program.steps.size(); ++operation) {
     if (program.steps[operation].output >= 0) continue;
     absl::Status status;
-    TransformedFilters::GetMemory(backend_, [&](bool may_wait) {
+    const auto get = [&](bool may_wait) {
       status = AllocateTemporary(operation, AllocatorAttributes(), may_wait);
       return !absl::IsResourceExhausted(status);
-    });
+    };
+    // TensorFlow's own kernels hold fewer results at a time, so they need not wait for this one.
+    if (node_->can_run_stock()) {
+      TransformedFilters::GetWithoutWaiting(backend_, get);
+    } else {
+      TransformedFilters::GetMemory(backend_, get);
+    }
     TF_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();
@@ -255,7 +283,8 @@ absl::Status StageCall::AllocateTemporary(size_t operation, AllocatorAttributes 
 
 // Allocates a tensor for each lane that needs workspace, or none at all.
 bool StageCall::GetWorkspaces(const std::vector<size_t>& bytes, std::vector<void*>* lanes) {
-  if (absl::c_accumulate(bytes, size_t{0}) > stage_workspace_limit_bytes) return false;
+  const size_t limit = resolved_->options.workspace_limit_bytes;
+  if (absl::c_accumulate(bytes, size_t{0}) > limit) return false;
   lanes->assign(bytes.size(), nullptr);
   const size_t got_before = workspaces_.size();
   for (size_t lane = 0; lane < bytes.size(); ++lane) {
@@ -279,7 +308,8 @@ void StageCall::AllocateWorkspaces() {
   const auto get = [&](bool) { return GetWorkspaces(planned, lanes); };
   if (TransformedFilters::GetWithoutWaiting(backend_, get)) return;
   lesser_ = std::make_unique<LesserStage>(
-      FindForMemory(backend_, resolved_->stage, resolved_->options, resolved_->prepared, Ladder()));
+      FindForMemory(backend_, resolved_->stage, resolved_->options.convolutions,
+                    resolved_->prepared, Ladder()));
   CountForMemory(lesser_->rung);
   runs_stock_ = lesser_->rung == Rung::kStock;
   *lanes = lesser_->lane_workspaces;
@@ -396,8 +426,15 @@ LadderCalls StageCall::Ladder() {
     }
     // On a GPU this enqueues kernels on the caller's stream. On a CPU they run at once, so they
     // must wait for the work on the stream, if there is one.
-    if (!node_->is_on_cpu() || caller_ == nullptr) return FromAbslStatus(ComputeStock());
-    static_cast<HostStream*>(caller_)->Enqueue([this] { return FromAbslStatus(ComputeStock()); });
+    const auto compute = [this] {
+      absl::Status status = ComputeStock();
+      if (absl::IsResourceExhausted(status) && TransformedFilters::GiveUpAll(backend_)) {
+        status = ComputeStock();
+      }
+      return FromAbslStatus(status);
+    };
+    if (!node_->is_on_cpu() || caller_ == nullptr) return compute();
+    static_cast<HostStream*>(caller_)->Enqueue(compute);
     return Status::Ok();
   };
   return calls;
@@ -429,8 +466,9 @@ Status StageCall::Enqueue(Stream caller) {
   caller_ = caller;
   if (lesser_ == nullptr) BindHeldFilters();
   const TimelineCall timed(node_->timeline_calls(), context_->op_kernel().name_view());
-  TF_INTEROP_RETURN_IF_ERROR(RunOrDescend(backend_, resolved_->stage, resolved_->options,
-                                          prepared(), buffers_, caller, Ladder()));
+  TF_INTEROP_RETURN_IF_ERROR(RunOrDescend(backend_, resolved_->stage,
+                                          resolved_->options.convolutions, prepared(), buffers_,
+                                          caller, Ladder()));
   if (!node_->is_on_cpu()) EndTiming(caller);
   return Status::Ok();
 }

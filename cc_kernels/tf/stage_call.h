@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,10 @@
 namespace tf_interop {
 
 // TensorFlow's switches for TF32 (tf.config.experimental.enable_tensor_float_32_execution) and
-// determinism (enable_op_determinism) as they are now, and its workspace limit.
-PrepareOptions PrepareOptionsNow();
+// determinism (enable_op_determinism) as they are now, its workspace limit, and the user's. Inside
+// XLA, which has a smaller limit, all workspaces together need no more than one of its convolutions
+// may: when memory runs out, nothing lesser can take over.
+StageOptions StageOptionsNow(bool is_in_xla);
 
 // All numbers that a resolved stage depends on.
 using CallSignature = absl::InlinedVector<int64_t, 128>;
@@ -43,7 +46,7 @@ class StageNode {
   DeviceCounts* counts() const { return counts_; }
   bool is_on_cpu() const { return is_on_cpu_; }
   // Whether TensorFlow's own kernels can run the steps.
-  bool can_run_stock() const { return is_on_cpu_ || !is_in_xla_; }
+  bool can_run_stock() const { return is_on_cpu_ || !compiled_options_.has_value(); }
   const StageProgram& program() const { return program_; }
   TransformedFilters* filters() { return &filters_; }
   TimelineCalls* timeline_calls() { return &timeline_calls_; }
@@ -64,7 +67,8 @@ class StageNode {
 
   DeviceCounts* const counts_;
   const bool is_on_cpu_;
-  const bool is_in_xla_;
+  // Inside XLA: with what the function was compiled.
+  std::optional<StageOptions> compiled_options_;
   bool is_timed_ = false;
   StageProgram program_;
   TransformedFilters filters_;

@@ -102,6 +102,7 @@ void* ScratchMemory::AllocateRaw(size_t alignment, size_t size) {
   if (rounded <= bytes_ - used_) {
     void* const data = buffer_ + used_;
     used_ += rounded;
+    pieces_.push_back({data, rounded, /*is_free=*/false});
     return data;
   }
   if (!may_grow_) return nullptr;
@@ -117,7 +118,15 @@ void* ScratchMemory::AllocateRaw(size_t alignment, size_t size) {
 }
 
 void ScratchMemory::DeallocateRaw(void* data) {
-  if (is_in_buffer(data)) return;
+  if (is_in_buffer(data)) {
+    std::find_if(pieces_.rbegin(), pieces_.rend(), [data](const Piece& each) {
+      return each.data == data && !each.is_free;
+    })->is_free = true;
+    for (; !pieces_.empty() && pieces_.back().is_free; pieces_.pop_back()) {
+      used_ -= pieces_.back().bytes;
+    }
+    return;
+  }
   XLA_FFI_DeviceMemory_Free_Args args = {};
   args.struct_size = XLA_FFI_DeviceMemory_Free_Args_STRUCT_SIZE;
   args.ctx = memory_.context;

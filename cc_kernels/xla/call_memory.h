@@ -57,7 +57,8 @@ struct DeviceMemory {
 };
 
 // Temporary memory of a GPU: a buffer of the call and, where that is too small, more from XLA. What
-// is freed is for later work on the same stream. Without `may_grow` there is only the buffer.
+// is freed is for later work on the same stream, so only memory that no work uses may be freed
+// during the call. Without `may_grow` there is only the buffer.
 class ScratchMemory : public tensorflow::Allocator {
  public:
   // What the buffer gives is a multiple of this, which is XLA's alignment of the buffer.
@@ -81,7 +82,14 @@ class ScratchMemory : public tensorflow::Allocator {
   char* const buffer_;
   const size_t bytes_;
   const bool may_grow_;
-  size_t used_ = 0;                // of the buffer; nothing is used twice in a call
+  struct Piece {
+    void* data;
+    size_t bytes;
+    bool is_free;
+  };
+
+  size_t used_ = 0;                // of the buffer
+  std::vector<Piece> pieces_;      // of the buffer, in order
   std::map<void*, size_t> sizes_;  // of XLA's
 };
 

@@ -12,7 +12,6 @@
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/backend.h"
 #endif
-#include "cc_kernels/core/workspace_limit.h"
 #include "cc_kernels/tf/resolved_stage.h"
 #include "cc_kernels/tf/stage_call.h"
 #include "cc_kernels/tf/stage_program.h"
@@ -24,6 +23,7 @@
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/kernel_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/platform/errors.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -105,7 +105,6 @@ class ConvStage : public tensorflow::XlaOpKernel {
                          : tensorflow::DEVICE_CPU),
         node_(context->def()) {
     OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
-    (*node_.mutable_attr())[kInXla].set_b(true);
     node_.clear_device();
   }
 
@@ -114,10 +113,11 @@ class ConvStage : public tensorflow::XlaOpKernel {
     // not read.
     std::vector<xla::XlaOp> results;
     OP_REQUIRES_OK(context, Translate(context, &results));
+    const StageOptions options = StageOptionsNow(/*is_in_xla=*/true);
     size_t scratch_bytes = 0;
-    const bool is_call = CanCall(context, &scratch_bytes);
+    const bool is_call = CanCall(context, options, &scratch_bytes);
     ++(is_call ? xla_call_counts.compiled_stages : xla_call_counts.translated_stages);
-    if (is_call) OP_REQUIRES_OK(context, Call(context, scratch_bytes, &results));
+    if (is_call) OP_REQUIRES_OK(context, Call(context, options, scratch_bytes, &results));
     for (size_t i = 0; i < results.size(); ++i) {
       context->SetOutput(static_cast<int>(i), results[i]);
     }
@@ -177,7 +177,8 @@ class ConvStage : public tensorflow::XlaOpKernel {
 
   // Whether the op's kernel runs this as it was planned: static sizes, and a batch size of the
   // plan. On a GPU it finds how much temporary memory that takes.
-  bool CanCall(XlaOpKernelContext* context, size_t* scratch_bytes) const {
+  bool CanCall(XlaOpKernelContext* context, const StageOptions& options,
+               size_t* scratch_bytes) const {
     if (program_.outputs.size() > kMostResults ||
         (device_type_ == tensorflow::DEVICE_CPU && !AreForHosts())) {
       return false;
@@ -193,28 +194,28 @@ class ConvStage : public tensorflow::XlaOpKernel {
       const bool is_sizes = context->input_type(i) == tensorflow::DT_INT32;
       if (is_sizes && !context->ConstantInputAsIntVector(i, &sizes).ok()) return false;
     }
-    return HasKernel(device_type_, node_) && HasPlan(*context, inputs, scratch_bytes);
+    return HasKernel(device_type_, node_) && HasPlan(*context, inputs, options, scratch_bytes);
   }
 
-  // On a GPU the stage is prepared, because at run time TensorFlow's own kernels cannot take over.
+  // On a GPU the stage is prepared, because at run time TensorFlow's own kernels cannot take over,
+  // and a choice that is made anew may need more memory.
   bool HasPlan(const XlaOpKernelContext& context, const StageInputs& inputs,
-               size_t* scratch_bytes) const {
+               const StageOptions& options, size_t* scratch_bytes) const {
 #ifdef TF_INTEROP_HAS_CUDNN
     if (device_type_ == tensorflow::DEVICE_GPU) {
       const int device = std::max(context.compiler()->options().device_ordinal, 0);
       Backend* backend = nullptr;
       ResolvedStage resolved;
       const bool has_plan = FindCudnnBackendOf(device, &backend).ok() &&
-                            ResolveStage(program_, inputs, PrepareOptionsNow(),
-                                         stage_workspace_limit_bytes, backend, &resolved)
-                                .ok() &&
+                            ResolveStage(program_, inputs, options, backend, &resolved).ok() &&
                             resolved.unplanned_kind == nullptr && resolved.rung != Rung::kStock &&
-                            !IsLong(resolved.stage, device);
+                            !resolved.try_again_at.has_value() && !IsLong(resolved.stage, device);
       if (has_plan) *scratch_bytes = ScratchBytesOf(resolved);
       return has_plan;
     }
 #endif
     (void)context;
+    (void)options;
     (void)scratch_bytes;
     std::vector<Convolution> convolutions;
     std::vector<tensorflow::TensorShape> shapes;
@@ -239,10 +240,12 @@ class ConvStage : public tensorflow::XlaOpKernel {
   }
 
   // Replaces the results with those of a call.
-  absl::Status Call(XlaOpKernelContext* context, size_t scratch_bytes,
+  absl::Status Call(XlaOpKernelContext* context, const StageOptions& options, size_t scratch_bytes,
                     std::vector<xla::XlaOp>* results) const {
     TF_ASSIGN_OR_RETURN(const std::vector<CallInput> inputs, ReadInputs(context));
-    TF_ASSIGN_OR_RETURN(*results, CallKernel(node_, inputs, *results, scratch_bytes));
+    tensorflow::NodeDef node = node_;
+    tensorflow::AddNodeAttr(kInXla, options.Numbers(), &node);
+    TF_ASSIGN_OR_RETURN(*results, CallKernel(node, inputs, *results, scratch_bytes));
     return absl::OkStatus();
   }
 

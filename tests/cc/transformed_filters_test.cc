@@ -114,6 +114,17 @@ TEST_F(TransformedFiltersTest, KeepsTheLastFormsOfAFilter) {
   EXPECT_FALSE(allocated_[1].expired());
 }
 
+TEST_F(TransformedFiltersTest, ForgetsOneForm) {
+  TransformedFilterKey other = key_;
+  other.convolution.batch += 1;
+  ASSERT_NE(FindOrMake(key_, first()), nullptr);
+  const auto kept = FindOrMake(other, first());
+  filters_.Forget(/*step=*/0, key_);
+  EXPECT_TRUE(allocated_.front().expired());
+  EXPECT_EQ(FindOrMake(other, first()), kept);
+  filters_.Forget(/*step=*/1, key_);  // has none
+}
+
 TEST_F(TransformedFiltersTest, GoesWithoutIfMemoryIsShortOrTheTransformationFails) {
   has_memory_ = false;
   EXPECT_EQ(FindOrMake(key_, first()), nullptr);

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from convolution_cases import (
-    DTYPES,
     Case,
     digits,
     ordinary_cases,
     program_of,
     run_stage,
 )
-from stage_program import Document, arguments, assert_names, in_graph, lane, program, schedule
-from unnoticed import assert_same, counted
+from stage_program import arguments, assert_names, lane, operation, program, schedule
+from unnoticed import assert_same, counted, run_python
 
 import tf_interop
 
@@ -61,63 +60,44 @@ def test_an_unknown_pin_falls_back_and_is_counted_for_its_device(conv_stage: Any
     assert sum(each.stages_run for each in counters.devices.values()) == counters.stages_run
 
 
-def cases_of_one_image(layout: str = "NHWC", dtype: tf.DType = tf.float32) -> list[Case]:
-    image = digits([2, 7, 8, 4] if layout == "NHWC" else [2, 4, 7, 8], dtype)
-    ones = {"strides": [1] * 4, "dilations": [1] * 4}
-    attributes = ones | {"padding": "SAME", "data_format": layout}
-    return [
-        Case("Conv2D", (image, digits([3, 3, 4, count], dtype, seed=i)), attributes)
-        for i, count in enumerate((6, 1, 9))
-    ]
-
-
-def program_of_one_image(cases: list[Case], *lanes: Document) -> tuple[list[Any], Document]:
-    """Inputs and program of cases that all read the image of the first."""
-    inputs: list[Any] = []
-    operations = [case.step(inputs, []) for case in cases]
-    for each in operations:
-        each.input[0] = "inputs:0"
-    return inputs, program(operations, schedule(*lanes))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
-def test_a_merged_lane_gives_what_single_lanes_give(
-    conv_stage: Any, layout: str, dtype: tf.DType
-) -> None:
-    cases = cases_of_one_image(layout, dtype)
-    biases = (digits([count], dtype, seed=7) for count in (6, 1, 9))
-    epilogue = {"fused_ops": ["BiasAdd", "Relu"]}
-    fused = [
-        Case("_FusedConv2D", (*case.operands, bias), case.attributes | epilogue)
-        for case, bias in zip(cases, biases, strict=True)
-    ]
-    for chosen, lanes in (
-        (cases, [lane(0, 1, 2, merged=True)]),
-        (cases, [lane(0), lane(1, 2, merged=True)]),
-        (fused, [lane(0, 1, 2, merged=True)]),
-    ):
-        with counted() as new:
-            merged, single = (
-                in_graph(conv_stage, **arguments(inputs, [], document))
-                for each in (lanes, map(lane, range(3)))
-                for inputs, document in [program_of_one_image(chosen, *each)]
-            )
-        assert_same(merged, single)
-        assert new.fallbacks == {}
-
-
 @pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16], ids=lambda dtype: dtype.name)
 def test_joins_constant_filters_once(conv_stage: Any, dtype: tf.DType) -> None:
-    inputs, document = program_of_one_image(
-        cases_of_one_image(dtype=dtype), lane(0, 1, merged=True), lane(2)
-    )
-    marked = document | {"kept_inputs": [1, 3]}
-    constants = [tf.constant(each) for each in inputs[1:]]
-    stage = tf.function(lambda image: conv_stage(**arguments([image, *constants], [], marked)))
+    filters = [digits([3, 3, 4, count], dtype, seed=i) for i, count in enumerate((6, 1, 9))]
+    plain = {"strides": [1] * 4, "padding": "SAME", "dtype": dtype}
+    operations = [
+        operation(f"convolution_{i}", "Conv2D", ["inputs:0", f"inputs:{i}"], **plain)
+        for i in (1, 2, 3)
+    ]
+    document = program(operations, schedule(lane(0, 1, merged=True), lane(2)), kept_inputs=[1, 2])
+    constants = [tf.constant(each) for each in filters]
+    stage = tf.function(lambda image: conv_stage(**arguments([image, *constants], [], document)))
     with counted() as new:
         for seed in range(3):
             image = digits([2, 7, 8, 4], dtype, seed=10 + seed)
-            expected = [tf.nn.conv2d(image, filter_, 1, "SAME") for filter_ in inputs[1::2]]
+            expected = [tf.nn.conv2d(image, filter_, 1, "SAME") for filter_ in filters]
             assert_same(stage(tf.constant(image)), expected)
     assert new.filters_transformed == 1
+
+
+TIMED = """
+import tensorflow as tf
+from stage_program import arguments, lane, operation, program, schedule
+from tf_interop.runtime.kernel_library import load_kernel_library
+
+library = load_kernel_library()
+conv_stage = tf.load_op_library(str(library.build_info.path)).tf_interop_conv_stage
+plain = {"strides": [1, 1, 1, 1], "padding": "SAME"}
+operations = [operation(name, "Conv2D", ["inputs:0", "inputs:1"], **plain) for name in "ab"]
+inputs = tf.ones([1, 4, 4, 2]), tf.ones([1, 1, 2, 2])
+of_op = arguments(inputs, [], program(operations), timed=True)
+stage = tf.function(lambda: conv_stage(**of_op), autograph=False)
+stage()
+print("timed:", len(library.read_stage_timings()))
+"""
+
+
+@pytest.mark.parametrize(("variable", "timed"), [("0", 1), ("1", 0)])
+def test_tries_no_ways_where_tensorflows_convolutions_must_be_deterministic(
+    variable: str, timed: int
+) -> None:
+    assert f"timed: {timed}" in run_python(TIMED, TF_CUDNN_DETERMINISTIC=variable)

@@ -62,6 +62,9 @@ MERGED = program(
     schedule(lane(0, 1, merged=True)),
     kept_inputs=[1, 2],
 )
+# What a stage is compiled with: the limit of one workspace, TF32, whether it must be deterministic,
+# and the limit of all workspaces.
+OPTIONS = [4 << 30, 1, 0, 4 << 30]
 SCRATCH_BYTES = 8704  # a result that only the stage reads, and the workspaces of both lanes
 NO_STOCK = "TensorFlow's own kernels cannot run in a function that XLA compiled"
 
@@ -85,7 +88,7 @@ class Call:
         for i, each in enumerate(sizes, count):
             constant = tf.make_tensor_proto(np.array(each, np.int32))
             node.attr[f"_tf_interop_constant_{i}"].tensor.CopyFrom(constant)
-        set_attributes(node, num_sizes=len(sizes), _tf_interop_in_xla=True, **changes)
+        set_attributes(node, num_sizes=len(sizes), _tf_interop_in_xla=OPTIONS, **changes)
         self.driver, self.call, text = driver, ctypes.c_void_p(), node.SerializeToString().hex()
         self.message = driver.Instantiate(text.encode(), ctypes.byref(self.call)).decode()
 
@@ -152,8 +155,11 @@ def record(driver_path: str, outcomes_path: str) -> None:
         )
     captured += [
         with_scratch(inputs_of(10), (*RESULTS, [count]), captured=True)
-        for count in (SCRATCH_BYTES // 4 - 1, 1)
+        for count in (1, SCRATCH_BYTES // 4 - 1)
     ]
+    load_kernel_library().set_workspace_limit(0)  # after the function was compiled
+    captured += [with_scratch(inputs_of(10), shapes, captured=True)]
+    load_kernel_library().set_workspace_limit(None)
 
     no_program = Call(driver, STAGE, 5, SIZES, schedules="{")
     no_sizes = Call(driver, STAGE, 5, SIZES, _tf_interop_constant_6="")
@@ -291,9 +297,10 @@ def test_xla_lowers_a_stage_for_a_gpu_to_one_call(outcomes: Any) -> None:
 
 def test_a_captured_call_allocates_nothing_and_its_graph_computes_again(outcomes: Any) -> None:
     """As XLA captures it, after calls that it did not capture, and beside one on another thread."""
-    *runs, without_memory = (*outcomes.uncaptured, *outcomes.captured)
-    # The last has less memory than planned, and so a lesser stage.
-    for seed, outcome in zip((7, 7, 7, 7, 8, 9, 10), runs, strict=True):
+    *captured, without_memory, short, after = outcomes.captured
+    runs = (*outcomes.uncaptured, *captured, short, after)
+    # One of the last has less memory than planned, and so a lesser stage.
+    for seed, outcome in zip((7, 7, 7, 7, 8, 9, 10, 10), runs, strict=True):
         assert outcome.message == ""
         assert_same(outcome.results[:-1], stage_results(seed))
         assert outcome.allocated == 0

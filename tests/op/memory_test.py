@@ -118,6 +118,44 @@ def test_transformed_filters_go_before_a_result_waits_for_memory() -> None:
     run_python(SHORT_OF_MEMORY, **limit)
 
 
+# Stock TensorFlow frees the image of a convolution that nobody else reads.
+CHAIN_SHORT_OF_MEMORY = """
+import time
+
+import numpy as np, tensorflow as tf
+from stage_program import arguments, lane, operation, program, schedule
+from tf_interop.runtime.kernel_library import load_kernel_library
+from unnoticed import counted
+
+conv_stage = tf.load_op_library(str(load_kernel_library().build_info.path)).tf_interop_conv_stage
+plain = {"dtype": tf.float16, "strides": [1, 1, 1, 1], "padding": "SAME"}
+names = "abcd"
+operands = [["inputs:0", "inputs:1"], *([f"steps:{i}:0", "inputs:2"] for i in range(3))]
+document = program(
+    [operation(name, "Conv2D", each, **plain) for name, each in zip(names, operands)],
+    schedule(lane(*((i, "DIRECT") for i in range(4)))),
+    outputs=[3],
+)
+stage = tf.function(lambda *inputs: conv_stage(**arguments(inputs, [], document)), autograph=False)
+tf.zeros([10 << 20], tf.uint8)  # so that the allocator's memory is in one piece
+image = tf.ones([1, 1024, 1024, 1], tf.float16)  # 2 MiB; each of the four results takes 4
+inputs = image, tf.ones([1, 1, 1, 2], tf.float16), tf.ones([1, 1, 2, 2], tf.float16)
+begin = time.monotonic()
+with counted() as new:
+    [result] = stage(*inputs)
+elapsed_s = time.monotonic() - begin
+np.testing.assert_array_equal(result, np.full(result.shape, 8))
+[reason] = new.fallbacks
+assert "no memory for all results of a stage at once" in reason, reason
+assert elapsed_s < 10, elapsed_s
+"""
+
+
+def test_a_stage_whose_results_do_not_fit_frees_them_as_stock_tensorflow_does() -> None:
+    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "16"}
+    run_python(CHAIN_SHORT_OF_MEMORY, **limit)
+
+
 def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:
     half = PLAIN | {"dtype": tf.float16}
     operations = [operation(f"convolution_{i}", "Conv2D", OPERANDS, **half) for i in range(8)]

@@ -1,10 +1,8 @@
 #include "cc_kernels/core/cudnn/backend.h"
 
 #include <cuda.h>
-#include <strings.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -109,12 +107,6 @@ class CudnnStreamGroup : public StreamGroup {
   const CUcontext context_;
   const int priority_;
 };
-
-// The variable that TensorFlow's own convolutions honor too, besides enable_op_determinism.
-bool IsCudnnToBeDeterministic() {
-  const char* const value = std::getenv("TF_CUDNN_DETERMINISTIC");
-  return value != nullptr && (strcasecmp(value, "1") == 0 || strcasecmp(value, "true") == 0);
-}
 
 class CudnnBackend : public Backend {
  public:

@@ -82,25 +82,6 @@ struct CuptiLibrary {
 // and Kernel10 of CUDA 13). So this reads the oldest of these, up to `name`.
 using KernelRecord = CUpti_ActivityKernel4;
 
-template <typename Record>
-constexpr bool HasFieldsOfKernelRecord() {
-  return offsetof(Record, kind) == offsetof(KernelRecord, kind) &&
-         offsetof(Record, registersPerThread) == offsetof(KernelRecord, registersPerThread) &&
-         offsetof(Record, start) == offsetof(KernelRecord, start) &&
-         offsetof(Record, end) == offsetof(KernelRecord, end) &&
-         offsetof(Record, gridX) == offsetof(KernelRecord, gridX) &&
-         offsetof(Record, blockZ) == offsetof(KernelRecord, blockZ) &&
-         offsetof(Record, staticSharedMemory) == offsetof(KernelRecord, staticSharedMemory) &&
-         offsetof(Record, dynamicSharedMemory) == offsetof(KernelRecord, dynamicSharedMemory) &&
-         offsetof(Record, name) == offsetof(KernelRecord, name);
-}
-#if CUPTI_API_VERSION >= 20  // CUDA 12.2; from CUDA 13 on the number is derived from CUDA's
-static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel9>());
-#endif
-#if CUPTI_API_VERSION >= 130000
-static_assert(HasFieldsOfKernelRecord<CUpti_ActivityKernel10>());
-#endif
-
 // Room for hundreds of records; a convolution launches a handful of kernels.
 constexpr size_t kBufferBytes = size_t{64} << 10;
 constexpr size_t kBufferAlignment = 8;  // CUPTI's ACTIVITY_RECORD_ALIGNMENT
