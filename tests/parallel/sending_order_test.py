@@ -14,7 +14,7 @@ from tf_interop.parallel.layers.find import find_layers
 from tf_interop.parallel.node_maker import NodeMaker
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
 from tf_interop.parallel.rewrite import rewrite_divided
-from tf_interop.parallel.sending_order import LEAST_GROUP_BYTES, Gathering, order_gatherings
+from tf_interop.parallel.sending_order import _LEAST_GROUP_BYTES, Gathering, order_gatherings
 from tf_interop.parallel.types import Degrees
 
 DEVICES = ("/device:CPU:0", "/device:CPU:1")
@@ -30,7 +30,7 @@ def test_a_group_is_read_when_the_group_before_the_last_has_arrived() -> None:
         for device in DEVICES:
             for node in (*reads[device], *gathered[device]):
                 graph_def.node.append(make_node("NoOp", node, (), device))
-        gatherings.append(Gathering(reads, gathered, int(share * LEAST_GROUP_BYTES)))
+        gatherings.append(Gathering(reads, gathered, int(share * _LEAST_GROUP_BYTES)))
     taken = {node.name for node in graph_def.node}
     makers = {device: NodeMaker(graph_def, device, "", taken) for device in DEVICES}
     order_gatherings(graph_def, gatherings, makers)
@@ -52,7 +52,7 @@ def test_a_group_is_read_when_the_group_before_the_last_has_arrived() -> None:
 
 
 def test_shares_of_layers_are_read_in_the_order_of_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending_order, "LEAST_GROUP_BYTES", 1)
+    monkeypatch.setattr(sending_order, "_LEAST_GROUP_BYTES", 1)
     raw = tf.raw_ops
 
     def build() -> None:

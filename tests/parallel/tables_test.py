@@ -139,11 +139,10 @@ def computing_s(layers: LayerGraph, place: int, degrees: Degrees) -> list[float]
 
 def sending_all_s(
     layers: LayerGraph, chosen: Sequence[Degrees]
-) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
+) -> tuple[float, np.ndarray, np.ndarray]:
     """The times to send all tensors to each layer that reads them.
 
-    Of messages that are awaited, and of links and of cores for the others, by phase and layer. Last
-    how often a layer waits for another part of itself, by phase.
+    Of messages that are awaited, and of links and of cores for the others, by phase and layer.
     """
     view, layer_of = layers.view, layers.layer_of
     reads: dict[tuple[tuple[int, int], int | None], set[Row]] = collections.defaultdict(set)
@@ -168,21 +167,17 @@ def sending_all_s(
                     if (box := part.reads[at]) is not None:
                         reads[tensor, layer].add((part.place, box))
     awaited_s = 0.0
-    waits = set()
     aside_s, copying_s = np.zeros((2, 2, len(layers.layers)))
     for (tensor, layer), rows in reads.items():
         # Nothing waits for messages from or to nodes in no layer.
         of_links, of_cores, latency_s = sending_s(given[tensor], rows)
         if layer is not None and tensor[0] in layer_of:
             awaited_s += max(of_links, of_cores) + latency_s
-            if layer == layer_of[tensor[0]] and of_links:
-                waits.add((layer, phase_of(layers, tensor[0]), given[tensor], frozenset(rows)))
         else:
             its = phase_of(layers, tensor[0]), layer_of[tensor[0]] if layer is None else layer
             aside_s[its] += of_links
             copying_s[its] += of_cores
-    waits_of = np.bincount([phase for _, phase, *_ in waits], minlength=2)
-    return awaited_s, aside_s, copying_s, waits_of
+    return awaited_s, aside_s, copying_s
 
 
 def test_only_the_times_of_computing_are_scaled_to_a_measured_step() -> None:
@@ -202,7 +197,7 @@ def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
     random_ = random.Random(0)
     for _ in range(30):
         chosen = [random_.choice(configurations_of(layer, 4)) for layer in layers.layers]
-        awaited_s, aside_s, copying_s, waits = sending_all_s(layers, chosen)
+        awaited_s, aside_s, copying_s = sending_all_s(layers, chosen)
         of_layers = [computing_s(layers, place, each) for place, each in enumerate(chosen)]
         compute_s = np.array(of_layers).T + copying_s
         expected = awaited_s
@@ -210,15 +205,12 @@ def test_costs_are_sums_over_all_nodes_and_tensors() -> None:
         for sending_s, computing in zip(aside_s[0], compute_s[0], strict=True):
             arrived_s += sending_s  # while devices compute the layers before
             now_s = max(now_s, arrived_s) + computing
-        queueing_s = waits * (1 << 19) / 2e6 * 3 / 4  # on the slowest link
-        beside_s = aside_s.sum(1) * compute_s.sum(1) / (compute_s.sum(1) + queueing_s)
-        least_s = compute_s.sum(1) + aside_s.sum(1) - beside_s
-        expected += max(now_s, least_s[0])
+        expected += now_s
         sent_s = now_s = 0.0
         for sending_s, computing in zip(aside_s[1, ::-1], compute_s[1, ::-1], strict=True):
             now_s += computing
             sent_s = max(sent_s, now_s) + sending_s
-        expected += max(sent_s, now_s, least_s[1])
+        expected += max(sent_s, now_s)
         if any(each.count > 1 for each in chosen):
             expected += DEVICES.call_s
         assert costs.seconds(costs.choice_of(chosen)) == pytest.approx(expected, rel=1e-5)
@@ -256,7 +248,6 @@ def made_costs(seed: int, of_parameters: float) -> DivisionCosts:
             inner_s=0.2 * numbers.random(3),
             parameters_s=of_parameters * numbers.random((2, 3)),
             copying_s=0.2 * numbers.random((2, 3)),
-            waits=numbers.integers(0, 2, (2, 3)).astype(np.float64),
             memory=np.arange(3.0)[:, np.newaxis],
             are_measured=np.ones(3, np.bool_),
         )
@@ -264,7 +255,7 @@ def made_costs(seed: int, of_parameters: float) -> DivisionCosts:
     )
     pairs = [(place, place + 1) for place in range(_MADE_LAYERS - 1)] + [(0, _MADE_LAYERS - 1)]
     edges = {pair: 0.2 * numbers.random((3, 3)) for pair in pairs}
-    return DivisionCosts(layers, edges, call_s=0.1, queue_s=0.02)
+    return DivisionCosts(layers, edges, call_s=0.1)
 
 
 @pytest.mark.parametrize("of_parameters", [0.0, 1.0])
@@ -299,16 +290,13 @@ def test_more_devices_make_no_step_longer(seed: int) -> None:
             layer,
             configurations=layer.configurations[:2],
             **{name: getattr(layer, name)[..., :2] for name in ("compute_s", "inner_s")},
-            **{
-                name: getattr(layer, name)[..., :2]
-                for name in ("parameters_s", "copying_s", "waits")
-            },
+            **{name: getattr(layer, name)[..., :2] for name in ("parameters_s", "copying_s")},
             memory=layer.memory[:2],
         )
         for layer in costs.layers
     ]
     edges = {pair: seconds[:2, :2] for pair, seconds in costs.edges.items()}
-    on_two = DivisionCosts(tuple(of_two), edges, costs.call_s, costs.queue_s).minimize()
+    on_two = DivisionCosts(tuple(of_two), edges, costs.call_s).minimize()
     assert costs.minimize().cost <= on_two.cost * 1.001
 
 

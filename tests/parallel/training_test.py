@@ -29,7 +29,7 @@ BOTH = ("filter and channel", "height and width")
 def train(name: str, dtype: str, device_count: int, wanted: tuple[str, ...]) -> list[Comparison]:
     # Also small filters are in shares, and each waits for the one before the last.
     find.LEAST_SHARED_BYTES = 256
-    sending_order.LEAST_GROUP_BYTES = 1
+    sending_order._LEAST_GROUP_BYTES = 1
     devices = make_devices(device_count)
     return list(compare(name, dtype, devices, wanted))
 

@@ -175,7 +175,7 @@ def _run_whole(layers: LayerGraph, place: int, configurations: Sequence[Degrees]
 
 def _mixed(first: LayerCosts, second: LayerCosts, takes_second: Booleans) -> LayerCosts:
     """The costs of the first, with those of the second under some configurations."""
-    fields = ("compute_s", "inner_s", "parameters_s", "copying_s", "waits", "are_measured")
+    fields = ("compute_s", "inner_s", "parameters_s", "copying_s", "are_measured")
     chosen = {
         name: np.where(takes_second, getattr(second, name), getattr(first, name)) for name in fields
     }

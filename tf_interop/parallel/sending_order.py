@@ -20,7 +20,7 @@ from tensorflow.core.framework import graph_pb2
 
 from tf_interop.parallel.node_maker import NodeMaker
 
-LEAST_GROUP_BYTES = 1 << 19
+_LEAST_GROUP_BYTES = 1 << 19
 """Takes longer than the message on links of up to 1 GB/s."""
 
 
@@ -52,7 +52,7 @@ def order_gatherings(
     nodes = {node.name: node for node in graph_def.node}
     groups: list[list[Gathering]] = [[]]
     for gathering in gatherings:
-        if sum(each.byte_count for each in groups[-1]) >= LEAST_GROUP_BYTES:
+        if sum(each.byte_count for each in groups[-1]) >= _LEAST_GROUP_BYTES:
             groups.append([])
         groups[-1].append(gathering)
     for before, group in zip(groups, groups[2:], strict=False):

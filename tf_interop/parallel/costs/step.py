@@ -21,7 +21,6 @@ PHASES = 2
 _MAX_WEIGHTS = 8
 _FEW = 3
 """Changes of a layer that are tried: those that may shorten the step most."""
-_LEAST_S = 1e-12
 _NEGLIGIBLE = 1e-3
 """A step that is longer by a smaller share counts as no longer."""
 
@@ -40,7 +39,6 @@ class LayerCosts:
         parameters_s: time of messages with parameters and their gradients, and to and from other
             nodes in no layer; by phase and configuration.
         copying_s: time in which cores copy these messages; by phase and configuration.
-        waits: how often devices wait for messages of `inner_s`; by phase and configuration.
         memory: bytes by configuration and device, at the graph's peak.
         are_measured: whether the convolutions of all parts were measured.
     """
@@ -51,7 +49,6 @@ class LayerCosts:
     inner_s: Floats
     parameters_s: Floats
     copying_s: Floats
-    waits: Floats
     memory: Floats
     are_measured: Booleans
 
@@ -93,14 +90,11 @@ class DivisionCosts:
         layers: in the order of the graph's layers.
         edges: seconds by the configurations of two layers, the lower number first.
         call_s: see `DeviceGraph`.
-        queue_s: time that a message for which a layer waits spends behind parameters or gradients
-            that are on their way on the same link.
     """
 
     layers: tuple[LayerCosts, ...]
     edges: Mapping[tuple[int, int], Floats]
     call_s: float
-    queue_s: float
 
     def scaled_to(self, step_s: float) -> DivisionCosts:
         """The same with times of computing scaled so that one device takes `step_s` for all."""
@@ -166,7 +160,6 @@ class DivisionCosts:
                 layer.inner_s[its],
                 layer.parameters_s[:, its],
                 layer.copying_s[:, its],
-                layer.waits[:, its],
                 layer.memory[its],
                 layer.are_measured[its],
             )
@@ -176,8 +169,7 @@ class DivisionCosts:
             (a, b): seconds[np.ix_(kept[a], kept[b])] for (a, b), seconds in self.edges.items()
         }
         try:
-            costs = DivisionCosts(tuple(layers), edges, self.call_s, self.queue_s)
-            result = costs.minimize(memory_limits)
+            result = DivisionCosts(tuple(layers), edges, self.call_s).minimize(memory_limits)
         except PlanError:
             return []  # too little memory
         return [tuple(int(its[each]) for its, each in zip(kept, result.choice, strict=True))]
@@ -246,19 +238,11 @@ class DivisionCosts:
         # Forward, a layer waits for its parameters, which follow those of the layers before it.
         # Backward, gradients wait for their layer and for those of the layers after it. Both times
         # are the longest sum of the messages up to a layer and the computing from it on.
-        computing_s, sending_s = compute_s.sum(axis=0), parameters_s.sum(axis=0)
-        left_s = computing_s - np.cumsum(compute_s, axis=0) + compute_s
-        # While devices wait for a message that is behind parameters, these travel, and nobody
-        # computes. So only a share of their time passes beside computing.
-        queueing_s = self.queue_s * np.sum([each.waits[:, its] for each, its in pairs], axis=0)
-        beside_s = sending_s * computing_s / np.maximum(computing_s + queueing_s, _LEAST_S)
+        left_s = compute_s.sum(axis=0) - np.cumsum(compute_s, axis=0) + compute_s
         return StepTimes(
-            computing_s,
-            sending_s,
-            np.maximum(
-                np.max(np.cumsum(parameters_s, axis=0) + left_s, axis=0),
-                computing_s + sending_s - beside_s,
-            ),
+            compute_s.sum(axis=0),
+            parameters_s.sum(axis=0),
+            np.max(np.cumsum(parameters_s, axis=0) + left_s, axis=0),
             awaited_s,
             self.call_s if any(layer.configurations[its].count > 1 for layer, its in pairs) else 0,
         )

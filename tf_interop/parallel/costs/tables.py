@@ -30,7 +30,6 @@ from tf_interop.parallel.layers.find import Layer, LayerGraph, legal_degrees
 from tf_interop.parallel.op_parts import Operation, box_at, divide, extents_of
 from tf_interop.parallel.parted_graph import is_copied
 from tf_interop.parallel.regions import volume, whole
-from tf_interop.parallel.sending_order import LEAST_GROUP_BYTES
 from tf_interop.parallel.types import Degrees
 
 _SHAPE_OPS = frozenset({"Shape", "ShapeN"})
@@ -116,7 +115,6 @@ class _Costing:
         self._node_tables = {node: self._node_table(node) for node in layers.layer_of}
         self._after_layers, self._before_layers = self._find_whole()
         self._readers = self._find_readers()
-        self._awaited: set[tuple[object, ...]] = set()
         self._alive = self._alive_at_peak()
 
     def run(self) -> DivisionCosts:
@@ -125,8 +123,7 @@ class _Costing:
         self._add_variables(sums)
         for tensor, by_layer in self._readers.items():
             self._add_tensor(tensor, by_layer, sums, edges)
-        group_s = LEAST_GROUP_BYTES * float(self._links.seconds_per_byte.max())
-        return DivisionCosts(sums, edges, self._call_s, group_s * (1 - 1 / self._count))
+        return DivisionCosts(sums, edges, self._call_s)
 
     def _computing(self, layer: Layer, configurations: tuple[Degrees, ...]) -> LayerCosts:
         """The costs of a layer, without sending or keeping tensors."""
@@ -140,7 +137,6 @@ class _Costing:
             configurations,
             compute_s,
             np.zeros(len(configurations)),
-            np.zeros_like(compute_s),
             np.zeros_like(compute_s),
             np.zeros_like(compute_s),
             np.zeros_like(seconds[0]),
@@ -222,8 +218,7 @@ class _Costing:
                 places = {self._device_of_node[node] for node, _ in readers}
                 read = self._tables.make_whole(shape, places)
                 if any(node in self._before_layers for node, _ in readers):
-                    seconds = self._send(given, read, item_bytes)[:, 0]
-                    self._add_awaited(tensor, (given, read), seconds, sums[owner])
+                    sums[owner].inner_s[:] += self._send(given, read, item_bytes)[:, 0]
                 else:
                     self._send_aside(tensor, given, read, item_bytes, sums[owner])
                 continue
@@ -237,14 +232,12 @@ class _Costing:
                     self._send_aside(tensor, given, read, item_bytes, sums[layer])
                     self._add_gathered(tensor, readers, item_bytes, sums[layer])
                 elif given is not read:
-                    seconds = np.diagonal(self._send(given, read, item_bytes))
-                    self._add_awaited(tensor, (given, read), seconds, sums[layer])
+                    sums[layer].inner_s[:] += np.diagonal(self._send(given, read, item_bytes))
             elif owner is None:
                 held = item_bytes * read.volumes_of_devices(self._count)
                 if tensor[0] not in self._everywhere:
                     if tensor[0] in self._after_layers:
-                        seconds = self._send(given, read, item_bytes)[0]
-                        self._add_awaited(tensor, (given, read), seconds, sums[layer])
+                        sums[layer].inner_s[:] += self._send(given, read, item_bytes)[0]
                     else:
                         self._send_aside(tensor, given, read, item_bytes, sums[layer])
                     held[:, home] = 0
@@ -266,20 +259,6 @@ class _Costing:
         if key not in self._seconds:
             self._seconds[key] = self._links.awaited_s(given, read, item_bytes)
         return self._seconds[key]
-
-    def _add_awaited(
-        self, tensor: Tensor, boxes: tuple[BoxTable, BoxTable], seconds: Floats, costs: LayerCosts
-    ) -> None:
-        """Adds the time of a message for which its layer waits.
-
-        Those of the same boxes, such as a mean and a variance, travel together.
-        """
-        costs.inner_s[:] += seconds
-        phase = self._phase(tensor[0])
-        key = costs.name, phase, *map(id, boxes)
-        if key not in self._awaited:
-            self._awaited.add(key)
-            costs.waits[phase] += seconds > 0
 
     def _send_aside(
         self, tensor: Tensor, given: BoxTable, read: BoxTable, item_bytes: int, costs: LayerCosts
