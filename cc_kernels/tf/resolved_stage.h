@@ -3,6 +3,7 @@
 #ifndef TF_INTEROP_TF_RESOLVED_STAGE_H_
 #define TF_INTEROP_TF_RESOLVED_STAGE_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -40,9 +41,8 @@ struct StageOptions {
   size_t workspace_limit_bytes = 0;  // of all workspaces together
 
   // For keys and attributes.
-  std::vector<int64_t> Numbers() const;
-  // From as many numbers.
-  static StageOptions Of(const std::vector<int64_t>& numbers);
+  std::array<int64_t, 4> Numbers() const;
+  static StageOptions Of(const std::array<int64_t, 4>& numbers);
 };
 
 // Immutable.

@@ -9,6 +9,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #ifdef TF_INTEROP_HAS_CUDNN
 #include "cc_kernels/core/cudnn/backend.h"
 #endif
@@ -244,7 +245,7 @@ class ConvStage : public tensorflow::XlaOpKernel {
                     std::vector<xla::XlaOp>* results) const {
     TF_ASSIGN_OR_RETURN(const std::vector<CallInput> inputs, ReadInputs(context));
     tensorflow::NodeDef node = node_;
-    tensorflow::AddNodeAttr(kInXla, options.Numbers(), &node);
+    tensorflow::AddNodeAttr(kInXla, absl::MakeConstSpan(options.Numbers()), &node);
     TF_ASSIGN_OR_RETURN(*results, CallKernel(node, inputs, *results, scratch_bytes));
     return absl::OkStatus();
   }
