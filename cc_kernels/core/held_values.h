@@ -1,4 +1,5 @@
-// Values that kernels hold between their calls, all together within a share of the machine's memory.
+// Values that kernels hold between their calls, all together within a share of the machine's
+// memory.
 //
 // Each trace of a function has kernels of its own, and a program may make any number of traces, one
 // for each size of an image, say. So values that were not used for a while make room for new ones.
@@ -14,8 +15,9 @@
 
 namespace tf_interop {
 
-// Whether values of so many bytes may be held now, perhaps after others were forgotten. The limit is
-// TF_INTEROP_HELD_MB, or else a quarter of the memory of the machine, or of the process's cgroup.
+// Whether values of so many bytes may be held now, perhaps after others were forgotten. The limit
+// is TF_INTEROP_HELD_MB, or else a quarter of the memory of the machine, or of the process's
+// cgroup.
 bool MakeRoomForHeld(int64_t bytes);
 
 // What one kernel holds, of any type. Thread-safe.

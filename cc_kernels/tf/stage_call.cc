@@ -313,9 +313,8 @@ void StageCall::AllocateWorkspaces() {
   std::vector<void*>* const lanes = &buffers_.lane_workspaces;
   const auto get = [&](bool) { return GetWorkspaces(planned, lanes); };
   if (TransformedFilters::GetWithoutWaiting(backend_, get)) return;
-  lesser_ = std::make_unique<LesserStage>(
-      FindForMemory(backend_, resolved_->stage, resolved_->options.convolutions,
-                    resolved_->prepared, Ladder()));
+  lesser_ = std::make_unique<LesserStage>(FindForMemory(
+      backend_, resolved_->stage, resolved_->options.convolutions, resolved_->prepared, Ladder()));
   CountForMemory(lesser_->rung);
   runs_stock_ = lesser_->rung == Rung::kStock;
   *lanes = lesser_->lane_workspaces;
