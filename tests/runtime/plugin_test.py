@@ -239,7 +239,7 @@ def test_leaves_a_gpu_of_another_maker_alone(monkeypatch: pytest.MonkeyPatch) ->
     device = types.SimpleNamespace(device_type="GPU")
     monkeypatch.setattr(context.context(), "_pluggable_devices", [device])
     nodes = [
-        node_def_pb2.NodeDef(name=name, op=op, device="/device:GPU:0")
+        node_def_pb2.NodeDef(name=name, op=op, device="/job:localhost/device:GPU:0")
         for name, op in (("a", "Placeholder"), ("b", "Conv2D"))
     ]
     handed = types.SimpleNamespace(
