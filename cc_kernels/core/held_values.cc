@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <limits>
 #include <set>
+#include <sstream>
 #include <vector>
 
 #include "cc_kernels/core/timeline.h"
@@ -43,8 +43,10 @@ int64_t MemoryBytes() {
 
 int64_t MostHeldBytes() {
   static const int64_t most = [] {
-    const char* const megabytes = std::getenv("TF_INTEROP_HELD_MB");
-    return megabytes != nullptr ? std::atoll(megabytes) << 20 : MemoryBytes() / 4;
+    const char* const text = std::getenv("TF_INTEROP_HELD_MB");
+    int64_t megabytes = 0;
+    const bool is_set = text != nullptr && std::istringstream(text) >> megabytes;
+    return is_set ? megabytes << 20 : MemoryBytes() / 4;
   }();
   return most;
 }

@@ -206,12 +206,12 @@ std::vector<HeldFilter> FindHeldFilters(const StageProgram& program, const Resol
 
 }  // namespace
 
-std::array<int64_t, 4> StageOptions::Numbers() const {
+std::array<int64_t, StageOptions::kNumbers> StageOptions::Numbers() const {
   return {static_cast<int64_t>(convolutions.workspace_limit_bytes), convolutions.allow_tf32,
           convolutions.deterministic, static_cast<int64_t>(workspace_limit_bytes)};
 }
 
-StageOptions StageOptions::Of(const std::array<int64_t, 4>& numbers) {
+StageOptions StageOptions::Of(absl::Span<const int64_t> numbers) {
   StageOptions options;
   options.convolutions.workspace_limit_bytes = static_cast<size_t>(numbers[0]);
   options.convolutions.allow_tf32 = numbers[1] != 0;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "cc_kernels/core/backend.h"
 #include "cc_kernels/core/convolution.h"
 #include "cc_kernels/core/ladder.h"
@@ -41,8 +42,9 @@ struct StageOptions {
   size_t workspace_limit_bytes = 0;  // of all workspaces together
 
   // For keys and attributes.
-  std::array<int64_t, 4> Numbers() const;
-  static StageOptions Of(const std::array<int64_t, 4>& numbers);
+  static constexpr size_t kNumbers = 4;
+  std::array<int64_t, kNumbers> Numbers() const;
+  static StageOptions Of(absl::Span<const int64_t> numbers);
 };
 
 // Immutable.

@@ -1,7 +1,6 @@
 #include "cc_kernels/tf/stage_call.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -48,7 +47,7 @@ size_t WorkspaceLimitBytes(bool is_in_xla) {
 
 CallSignature SignatureOf(const OpKernelContext& context, const StageOptions& options,
                           Backend* backend) {
-  const std::array<int64_t, 4> numbers = options.Numbers();
+  const auto numbers = options.Numbers();
   CallSignature signature(numbers.begin(), numbers.end());
   signature.push_back(reinterpret_cast<int64_t>(backend));
   for (int i = 0; i < context.num_inputs(); ++i) {
@@ -122,13 +121,11 @@ StageNode::StageNode(tensorflow::OpKernelConstruction* context)
   OP_REQUIRES_OK(context, GetStageProgram(context, &program_));
   OP_REQUIRES_OK(context, context->GetAttr("timed", &is_timed_));
   if (context->HasAttr(kInXla)) {
-    std::vector<int64_t> given;
-    std::array<int64_t, 4> numbers;
-    OP_REQUIRES_OK(context, context->GetAttr(kInXla, &given));
-    OP_REQUIRES(context, given.size() == numbers.size(),
-                absl::InvalidArgumentError(absl::StrCat("Expected ", numbers.size(),
-                                                        " options, got ", given.size(), ".")));
-    absl::c_copy(given, numbers.begin());
+    std::vector<int64_t> numbers;
+    OP_REQUIRES_OK(context, context->GetAttr(kInXla, &numbers));
+    OP_REQUIRES(context, numbers.size() == StageOptions::kNumbers,
+                absl::InvalidArgumentError(absl::StrCat("Expected ", StageOptions::kNumbers,
+                                                        " options, got ", numbers.size(), ".")));
     compiled_options_ = StageOptions::Of(numbers);
     is_timed_ = false;
     // XLA may use the memory of a filter for something else after the call.

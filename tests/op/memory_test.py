@@ -112,12 +112,6 @@ assert "stages gave up their transformed filters" in reason, reason
 assert elapsed_s < 10, elapsed_s
 """
 
-
-def test_transformed_filters_go_before_a_result_waits_for_memory() -> None:
-    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "16"}
-    run_python(SHORT_OF_MEMORY, **limit)
-
-
 # Stock TensorFlow frees the image of a convolution that nobody else reads.
 CHAIN_SHORT_OF_MEMORY = """
 import time
@@ -151,9 +145,13 @@ assert elapsed_s < 10, elapsed_s
 """
 
 
-def test_a_stage_whose_results_do_not_fit_frees_them_as_stock_tensorflow_does() -> None:
-    limit = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": "16"}
-    run_python(CHAIN_SHORT_OF_MEMORY, **limit)
+@pytest.mark.parametrize(
+    "text",
+    [SHORT_OF_MEMORY, CHAIN_SHORT_OF_MEMORY],
+    ids=["gives_up_transformed_filters", "frees_results_as_stock_tensorflow_does"],
+)
+def test_a_stage_that_is_short_of_memory(text: str) -> None:
+    run_python(text, TF_CPU_ALLOCATOR_USE_BFC="1", TF_CPU_BFC_MEM_LIMIT_IN_MB="16")
 
 
 def test_a_stage_over_the_limit_needs_less(conv_stage: Any) -> None:

@@ -232,6 +232,18 @@ def test_two_threads_set_settings_and_pass_together(monkeypatch: pytest.MonkeyPa
     assert given[-1] is not None
 
 
+def test_is_off_even_if_values_on_another_device_are_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose() -> None:
+        raise tf.errors.UnavailableError(None, None, "a worker is gone")
+
+    tf_interop.enable()
+    divider = types.SimpleNamespace(turn_off=lose)
+    monkeypatch.setattr(get_plugin(), "settings", Settings(divider=divider))
+    with pytest.raises(tf.errors.UnavailableError, match="a worker is gone"):
+        tf_interop.disable()
+    assert not tf_interop.status().is_on
+
+
 def test_leaves_a_gpu_of_another_maker_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = get_plugin()
     assert has_nvidia_gpu() or "no NVIDIA GPU" in plugin.refused_device_types["GPU"]

@@ -211,7 +211,8 @@ class Plugin:
                 return False
             if item.is_compiled and not settings.stages_all_compiled(item.device_type):
                 return False
-            # Others are only written down, and a program without our ops may read them.
+            # A graph that is not placed will not run here: it is written down, as by
+            # `convert_variables_to_constants_v2`, and who reads it may not have our ops.
             if not item.is_compiled and not is_placed(graph_def):
                 return False
             with time_limit(settings.pass_time_limit_s), collection_pause():

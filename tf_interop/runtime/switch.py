@@ -133,17 +133,21 @@ def disable() -> None:
     New tf.data pipelines and Sessions get no stages either; those that have run keep theirs. Other
     graph-optimizer plugins are turned off, too.
     """
+    divider = None
     try:
         plugin = get_plugin()
-        if plugin.settings.divider is not None:
-            plugin.settings.divider.turn_off()
+        divider = plugin.settings.divider
         plugin.set_option(False)
     except (TfInteropError, ImportError):  # without the library there is only the option
         tensorflow_internals.set_plugin_optimizers_option(False)
     packed_calls.turn_off()
     known_calls.turn_off()
-    # TensorFlow keeps options by thread, so functions of other threads still reach the pass once.
-    tensorflow_internals.optimize_functions_anew()
+    try:
+        if divider is not None:
+            divider.turn_off()  # raises if a device is gone that had values
+    finally:
+        # TensorFlow keeps options by thread, so functions of others still reach the pass once.
+        tensorflow_internals.optimize_functions_anew()
 
 
 @contextlib.contextmanager
