@@ -393,6 +393,11 @@ class Unit : public OpKernel {
         if (!step.is_of_batch) OP_REQUIRES_OK(context, lane.Run(step, &one.device));
       }
     }
+    // Every part reads these, so no kernel may overwrite them.
+    std::vector<Tensor> held;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (!absl::c_linear_search(unit_.split_inputs, i)) held.push_back(*inputs[i].tensor);
+    }
     std::vector<absl::Status> statuses(part_count);
     std::vector<std::vector<Tensor>> results(part_count);
     std::atomic<int64_t> next = 0;

@@ -251,7 +251,9 @@ def split(
     with tf.Graph().as_default(), tf.compat.v1.Session(config=config) as session:
         inputs = [tf.compat.v1.placeholder(value.dtype) for value in values]
         given = {"Tout": [tf.float32] * len(results)} | self_timed() | given
-        outputs = unit(inputs=inputs, steps=serialized(steps), results=results, **given)
+        # As in a program, nobody else holds them.
+        own = [tf.raw_ops.DeepCopy(x=each) for each in inputs]
+        outputs = unit(inputs=own, steps=serialized(steps), results=results, **given)
 
         def run(its: Sequence[Any]) -> list[np.ndarray]:
             return list(session.run(outputs, dict(zip(inputs, its, strict=True))))
@@ -294,6 +296,14 @@ def test_parts_do_not_write_what_they_share(unit: Any) -> None:
     [result] = split(unit, steps, ["steps:5:0"], given)
     np.testing.assert_array_equal(result, -image + (image - shared) * shared**2)
     assert_same(given, (image, shared))
+
+
+def test_parts_of_one_image_do_not_write_what_they_share(unit: Any) -> None:
+    image = RANDOM.standard_normal([7, 64]).astype(np.float32)
+    shared = RANDOM.standard_normal([1, 64]).astype(np.float32)
+    steps = [operation("difference", "Sub", ["inputs:1", "inputs:0"])]
+    [result] = split(unit, steps, ["steps:0:0"], (image, shared), "in parts of 1 image")
+    np.testing.assert_array_equal(result, shared - image)
 
 
 def test_timeline_has_the_parts_of_a_call(unit: Any) -> None:

@@ -574,6 +574,28 @@ def test_a_shortcut_of_an_unknown_batch_size_is_fused_if_it_cannot_broadcast(
     np.testing.assert_allclose(result, program(*images), rtol=1e-4, atol=1e-4)
 
 
+def test_a_sum_of_images_of_different_sizes_is_refused_as_in_stock() -> None:
+    spec = tf.TensorSpec([None, None, None, CHANNELS])
+    run = tf.function(lambda x, y: tf.add_n([of(conv, norm)(x), y]), input_signature=[spec, spec])
+    for other in (LARGE_IMAGES, tf.transpose(IMAGES[:, :8], [0, 2, 1, 3])):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same size and shape"):
+            run(IMAGES[:, :8], other)
+    assert_stocks(run(IMAGES, IMAGES), of(conv, norm)(IMAGES) + IMAGES)
+
+
+def test_the_gradient_of_a_grouped_convolution_has_more_channels_than_a_group() -> None:
+    grouped = filters(3, 3, CHANNELS // 2, CHANNELS)
+
+    def gradient(y: Any) -> Any:
+        strides = [1, 1, 1, 1]
+        x = tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=y.shape, filter=grouped, out_backprop=y, strides=strides, padding="SAME"
+        )
+        return x * 0.5 + 1.0
+
+    assert_stocks(tf.function(gradient)(IMAGES), gradient(IMAGES))
+
+
 def last_block(inner: Layer = wide_conv) -> Layer:
     """The last block of a stage of a ResNet, which adds a shortcut if it has the same size."""
 

@@ -211,6 +211,11 @@ class _Search:
         channels: int = (
             filter_shape[-2] * filter_shape[-1] if axis is None else filter_shape[axis]  # type: ignore[assignment,operator]
         )
+        if view.ops[index] == "Conv2DBackpropInput":
+            result = self._properties.output_shape(index, 0)
+            channel_axis = 1 if self._layout(index) == b"NCHW" else -1
+            if not result or result[channel_axis] != channels:
+                return refuse(RefusalReason.SHAPE, "a known number of channels, without groups")
         changes: list[Change] = []
         if view.ops[index] in UNFUSED:
             fused_ops = [op.decode() for op in node.attr["fused_ops"].list.s]
@@ -349,10 +354,10 @@ class _Search:
             or view.fanins[reader][1 - position][0] in self._changes.parameters
         ):
             return False
-        if view.ops[reader] == "AddN":  # its operands always have one shape
-            return True
+        # The fused kernel does not compare shapes, as even AddN does.
         shapes = [self._properties.input_shape(reader, at) for at in (0, 1)]
-        if view.ops[reader] not in ("Add", "AddV2") or shapes[0] != shapes[1] or not shapes[0]:
+        ops = ("Add", "AddV2", "AddN")
+        if view.ops[reader] not in ops or shapes[0] != shapes[1] or not shapes[0]:
             return False
         if is_fully_known(shapes[0]):
             return True
