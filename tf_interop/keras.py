@@ -193,9 +193,8 @@ class Enable:
         self.graphs = ()
         plugin = get_plugin()
         plugin.check_registered()
-        may_change = self._settings.can_make_stages or self._tune_budget_s is not None
         makes_units = self._settings.makes_units("CPU") and not has_nvidia_gpu()
-        self._call = call = _Call(plugin, model, may_make_units=may_change and makes_units)
+        self._call = call = _Call(plugin, model, may_make_units=makes_units)
         if call.is_xla_in_the_way:
             logging.warning(
                 "XLA compiles the functions of model %r, so Enable makes no units in them. To "
@@ -342,7 +341,9 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
 
 
 def _why_no_graphs(call: _Call) -> str:
-    if not call.plugin.settings.can_make_stages:
+    settings = call.plugin.settings
+    times_units = settings.times_itself and settings.makes_units("CPU") and not has_nvidia_gpu()
+    if not settings.can_make_stages and not times_units:
         return "policy 'profiled' needs a plan; pass plan=, or policy='always'"
     why = "TensorFlow optimized no graph with a convolution during this call"
     if call.is_xla_in_the_way:

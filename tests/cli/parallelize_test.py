@@ -56,3 +56,8 @@ def test_explains_one_layer() -> None:
 def test_reports_wrong_options(options: str, exit_code: int, expected: str) -> None:
     said = invoke(f"parallelize {MODEL} {BY_DEVICES} {options}", exit_code=exit_code).stderr
     assert expected in " ".join(said.split())
+
+
+def test_an_unknown_layer_to_explain_does_not_lose_the_plan() -> None:
+    invoke(f"parallelize {MODEL} {BY_DEVICES} --explain nothing -o kept.json", exit_code=1)
+    assert load_parallel_plan("kept.json").graphs

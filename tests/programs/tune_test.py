@@ -18,6 +18,7 @@ from tensorflow.python.framework.convert_to_constants import convert_variables_t
 from unnoticed import assert_same
 
 import tf_interop
+from tf_interop import tensorflow_internals
 from tf_interop.keras import Enable
 from tf_interop.model.graphs import TracedGraph
 from tf_interop.planning.types import XLA, ComparedStep, MeasuredStep, Plan, PlannedStage
@@ -238,6 +239,9 @@ def test_a_later_call_adds_to_the_earlier_plan_even_without_a_gain(choose: Choos
         ("training", True),
         ("inference", False),
     ]
+    tf_interop.disable()
+    tf_interop.tune(model, training=True, budget=BUDGET)
+    assert tensorflow_internals.plugin_optimizers_option() is False
 
 
 def test_a_function_and_a_graph(choose: Choose) -> None:
@@ -317,6 +321,7 @@ def dense(vectors: tf.Tensor) -> tf.Tensor:
         (branched_models.build, {"budget": "soon"}, "'soon'"),
         (branched_models.build, {"budget": 0}, "0"),
         (lambda: branched_models.function, {"training": True}, "training=True"),
+        (lambda: branched_models.function, {"image_size": (12, 12)}, "does not accept image_size"),
         (lambda: len, {}, "builtin_function_or_method"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

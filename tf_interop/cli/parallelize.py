@@ -92,10 +92,10 @@ def parallelize(
         plan = plan_division(loaded, devices, profile=profile_path, say=say, **chosen)
     (graph,) = plan.graphs
     assert graph.prediction is not None
-    layers = _chosen_layers(model, graph.prediction.layers, explained)
     plan = dataclasses.replace(plan, made_with=plan.made_with | {"model": model})
     if output_path is not None:
         save_parallel_plan(plan, output_path)
+    layers = _chosen_layers(model, graph.prediction.layers, explained)
 
     def show() -> None:
         console = Console()

@@ -20,7 +20,13 @@ from tf_interop.graph.find import find_convolutions
 from tf_interop.graph.ops import CONVOLUTION_KINDS
 from tf_interop.graph.properties import GraphProperties
 from tf_interop.graph.view import COLOCATION, GraphView, parse_input
-from tf_interop.model.keras_functions import KerasFunction, fill_shape, keras_of, trace_keras
+from tf_interop.model.keras_functions import (
+    KerasFunction,
+    check_image_size,
+    fill_shape,
+    keras_of,
+    trace_keras,
+)
 from tf_interop.planning.types import GraphMode
 from tf_interop.runtime.fold_pass import run_fold_pass
 from tf_interop.runtime.plugin import get_plugin
@@ -149,7 +155,9 @@ def trace_step(
             )
         return fill_shape(spec, batch_size, image_size)
 
-    specs = tf.nest.map_structure(filled, _input_signature(function))
+    declared = _input_signature(function)
+    specs = tf.nest.map_structure(filled, declared)
+    check_image_size(f"The function {function.name!r}", declared, specs, image_size)
 
     def program(inputs: Any) -> Any:
         positional, named = inputs
@@ -310,6 +318,12 @@ def _trace_model(
 def _trace_function(
     function: Any, batch_size: int, image_size: tuple[int, int] | None
 ) -> TracedGraph:
+    if image_size is not None:
+        arguments = tf.nest.flatten(_input_signature(function))
+        declared = [each for each in arguments if isinstance(each, tf.TensorSpec)]
+        filled = [fill_shape(each, batch_size, image_size) for each in declared]
+        check_image_size(f"The function {function.name!r}", declared, filled, image_size)
+
     def runner() -> Callable[[], object]:
         arguments, keyword_arguments = tf.nest.map_structure(
             lambda value: (

@@ -140,6 +140,25 @@ def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -
     return tf.TensorSpec(shape, spec.dtype, spec.name)
 
 
+def check_image_size(
+    subject: str, declared: Any, filled: Any, image_size: tuple[int, int] | None
+) -> None:
+    """Checks that one of the inputs has an image size that was asked for.
+
+    Raises:
+        ValueError: none has.
+    """
+    if image_size is not None and all(
+        len(spec.shape) != 4 or image_size not in (tuple(spec.shape[1:3]), tuple(spec.shape[2:4]))
+        for spec in tf.nest.flatten(filled)
+    ):
+        raise ValueError(
+            f"{subject} does not accept image_size={image_size}, only inputs of "
+            f"{', '.join(str(spec.shape) for spec in tf.nest.flatten(declared))}. Leave image_size "
+            "out."
+        )
+
+
 def _input_specs(
     model: Any, batch_size: int, image_size: tuple[int, int] | None
 ) -> tuple[Any, tuple[str, ...]]:
@@ -154,14 +173,7 @@ def _input_specs(
     declared = _declared_inputs(model)
     flat = tf.nest.flatten(declared)
     specs = tf.nest.map_structure(lambda spec: fill_shape(spec, batch_size, image_size), declared)
-    if image_size is not None and all(
-        len(spec.shape) != 4 or image_size not in (tuple(spec.shape[1:3]), tuple(spec.shape[2:4]))
-        for spec in tf.nest.flatten(specs)
-    ):
-        raise ValueError(
-            f"The model '{model.name}' does not accept image_size={image_size}, only inputs of "
-            f"{', '.join(str(spec.shape) for spec in flat)}. Leave image_size out."
-        )
+    check_image_size(f"The model '{model.name}'", flat, specs, image_size)
     fixed = {spec.shape[0] for spec in flat if spec.shape[0] not in (None, batch_size)}
     notes = tuple(f"the model fixes the batch size at {size}" for size in sorted(fixed))
     return specs, notes

@@ -195,7 +195,10 @@ def make_settings(
     """Checks the arguments of `enable` and reads the plan's file; raises as it does."""
     policies = [each.value for each in Policy]
     if policy not in policies:
-        raise ValueError(f"Expected policy to be one of {policies}, got {policy!r}.")
+        got = repr(policy) if isinstance(policy, str) else f"a {type(policy).__name__}"
+        raise ValueError(
+            f"Expected policy to be one of {policies}, got {got}. Pass a plan as plan=..."
+        )
     if policy == Policy.ALWAYS.value and plan is not None:
         raise ValueError(
             "policy 'always' uses no plan, but one was given. Leave the plan out, or use policy "
@@ -226,6 +229,11 @@ def make_settings(
     if self_timing is None:
         self_timing = is_profiled and os.environ.get("TF_INTEROP_SELF_TIMING") != "0"
     if plan is not None and not isinstance(plan, Plan):
+        if not isinstance(plan, str | os.PathLike):
+            raise ValueError(
+                f"Expected plan to be a Plan or its file, got a {type(plan).__name__}. Of what "
+                "tune returns, pass its .plan."
+            )
         plan = load_plan(plan)
     if plan is not None and (difference := why_tuned_elsewhere(plan)):
         logging.warning("%s", difference)

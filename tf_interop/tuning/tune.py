@@ -227,7 +227,8 @@ def tune(
             use_cache=use_cache,
             say=tell,
         )
-    if enable and (tuning.is_faster or get_plugin().settings.plan is not None):
+    is_on = tensorflow_internals.plugin_optimizers_option() is not False
+    if enable and (tuning.is_faster or (is_on and get_plugin().settings.plan is not None)):
         _enable_beside_earlier(tuning.plan)
     return tuning
 
