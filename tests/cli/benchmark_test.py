@@ -148,9 +148,7 @@ REQUESTS = {
     **{variant.value: _request(variant) for variant in CHECKED},
     "training with XLA": _request(Variant.XLA, case={"mode": Mode.TRAINING}),
     "SavedModel": _request(Variant.ENABLED, "saved", case={"image_size": None}),
-    "function": _request(
-        Variant.ENABLED, "branched_models:function", case={"image_size": None}
-    ),
+    "function": _request(Variant.ENABLED, "branched_models:function", case={"image_size": None}),
     "random outputs": _request(Variant.ENABLED, "tiny_models:random"),
     "GraphDef": _request(Variant.STOCK, "graph.pb"),
     "training of a function": _request(

@@ -578,7 +578,9 @@ def test_a_sum_of_images_of_different_sizes_is_refused_as_in_stock() -> None:
     spec = tf.TensorSpec([None, None, None, CHANNELS])
     run = tf.function(lambda x, y: tf.add_n([of(conv, norm)(x), y]), input_signature=[spec, spec])
     for other in (LARGE_IMAGES, tf.transpose(IMAGES[:, :8], [0, 2, 1, 3])):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must have the same size and shape"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="must have the same size and shape"
+        ):
             run(IMAGES[:, :8], other)
     assert_stocks(run(IMAGES, IMAGES), of(conv, norm)(IMAGES) + IMAGES)
 
