@@ -36,6 +36,7 @@ class _Call:
         self.model = model
         self.compilation = tensorflow_internals.model_compilation(model)
         self.functions = tensorflow_internals.model_functions(model)
+        self.may_make_units = may_make_units
         self.is_xla_in_the_way = may_make_units and bool(model.jit_compile)
         self.settings = plugin.settings
         self.option = tensorflow_internals.plugin_optimizers_option()
@@ -342,8 +343,7 @@ def _summarize(graphs: tuple[PassReport, ...], call: _Call) -> str:
 
 def _why_no_graphs(call: _Call) -> str:
     settings = call.plugin.settings
-    times_units = settings.times_itself and settings.makes_units("CPU") and not has_nvidia_gpu()
-    if not settings.can_make_stages and not times_units:
+    if not (settings.can_make_stages or (settings.times_itself and call.may_make_units)):
         return "policy 'profiled' needs a plan; pass plan=, or policy='always'"
     why = "TensorFlow optimized no graph with a convolution during this call"
     if call.is_xla_in_the_way:

@@ -307,12 +307,14 @@ def test_prints_one_line(keras: Any, capsys: pytest.CaptureFixture[str]) -> None
         assert line.startswith("Enable: no stages or units: 1 graph unchanged: ")
 
 
-def test_without_a_plan_it_makes_units_on_a_cpu_or_names_the_true_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_a_plan_it_names_what_is_in_the_way_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, logged: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TF_INTEROP_HOST_STAGES", "0")
     _fit(_model(tf.keras, run_eagerly=True), Enable())
     assert capsys.readouterr().out.endswith("the model runs eagerly (run_eagerly=True)\n")
+    _fit(_model(tf.keras, jit_compile=True), Enable())
+    assert any("XLA compiles the functions" in each for each in logged)
 
 
 def test_has_no_batch_hooks(keras: Any) -> None:

@@ -177,7 +177,7 @@ def test_a_plan_that_does_not_fit_changes_nothing_and_says_why() -> None:
             "Devices are missing: .*CPU:1",
         ),
         ({"workspace_limit_mb": -1}, ValueError, "workspace_limit_mb"),
-        ({"policy": "plan.json"}, ValueError, "Pass a plan as plan="),
+        ({"policy": "plan.json"}, ValueError, "Pass a plan as the argument plan"),
         ({"plan": {"graphs": []}}, ValueError, "got a dict"),
         *(
             ({"pass_time_limit_s": limit}, ValueError, "pass_time_limit_s")

@@ -354,7 +354,7 @@ class _Search:
             or view.fanins[reader][1 - position][0] in self._changes.parameters
         ):
             return False
-        # The fused kernel does not compare shapes, as even AddN does.
+        # AddN compares the shapes itself. The fused kernel does not.
         shapes = [self._properties.input_shape(reader, at) for at in (0, 1)]
         ops = ("Add", "AddV2", "AddN")
         if view.ops[reader] not in ops or shapes[0] != shapes[1] or not shapes[0]:

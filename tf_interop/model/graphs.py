@@ -157,7 +157,7 @@ def trace_step(
 
     declared = _input_signature(function)
     specs = tf.nest.map_structure(filled, declared)
-    check_image_size(f"The function {function.name!r}", declared, specs, image_size)
+    check_image_size(f"The function '{function.graph.name}'", declared, image_size)
 
     def program(inputs: Any) -> Any:
         positional, named = inputs
@@ -318,11 +318,8 @@ def _trace_model(
 def _trace_function(
     function: Any, batch_size: int, image_size: tuple[int, int] | None
 ) -> TracedGraph:
-    if image_size is not None:
-        arguments = tf.nest.flatten(_input_signature(function))
-        declared = [each for each in arguments if isinstance(each, tf.TensorSpec)]
-        filled = [fill_shape(each, batch_size, image_size) for each in declared]
-        check_image_size(f"The function {function.name!r}", declared, filled, image_size)
+    name, declared = function.graph.name, _input_signature(function)
+    check_image_size(f"The function '{name}'", declared, image_size)
 
     def runner() -> Callable[[], object]:
         arguments, keyword_arguments = tf.nest.map_structure(
@@ -331,7 +328,7 @@ def _trace_function(
                 if isinstance(value, tf.TensorSpec)
                 else value
             ),
-            _input_signature(function),
+            declared,
         )
         # A function that has run before is not optimized again, but a function around it is.
         around: Callable[[], object] = tf.function(
@@ -339,7 +336,7 @@ def _trace_function(
         )
         return around
 
-    return _graph_of(function.graph.name, function, runner, ())
+    return _graph_of(name, function, runner, ())
 
 
 def _input_signature(function: Any) -> Any:

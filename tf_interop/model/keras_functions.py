@@ -140,22 +140,26 @@ def fill_shape(spec: Any, batch_size: int, image_size: tuple[int, int] | None) -
     return tf.TensorSpec(shape, spec.dtype, spec.name)
 
 
-def check_image_size(
-    subject: str, declared: Any, filled: Any, image_size: tuple[int, int] | None
-) -> None:
-    """Checks that one of the inputs has an image size that was asked for.
+def check_image_size(subject: str, specs: Any, image_size: tuple[int, int] | None) -> None:
+    """Checks that one of several inputs may have an image size.
+
+    Args:
+        subject: what the inputs belong to.
+        specs: any structure; what is no `tf.TensorSpec` has no size.
+        image_size: None checks nothing.
 
     Raises:
-        ValueError: none has.
+        ValueError: none of them may.
     """
-    if image_size is not None and all(
-        len(spec.shape) != 4 or image_size not in (tuple(spec.shape[1:3]), tuple(spec.shape[2:4]))
-        for spec in tf.nest.flatten(filled)
+    shapes = [spec.shape for spec in tf.nest.flatten(specs) if isinstance(spec, tf.TensorSpec)]
+    if image_size is not None and not any(
+        shape.rank == _IMAGE_RANK and shape[first : first + 2].is_compatible_with(image_size)
+        for shape in shapes
+        for first in (1, 2)
     ):
         raise ValueError(
             f"{subject} does not accept image_size={image_size}, only inputs of "
-            f"{', '.join(str(spec.shape) for spec in tf.nest.flatten(declared))}. Leave image_size "
-            "out."
+            f"{', '.join(map(str, shapes))}. Leave image_size out."
         )
 
 
@@ -173,7 +177,7 @@ def _input_specs(
     declared = _declared_inputs(model)
     flat = tf.nest.flatten(declared)
     specs = tf.nest.map_structure(lambda spec: fill_shape(spec, batch_size, image_size), declared)
-    check_image_size(f"The model '{model.name}'", flat, specs, image_size)
+    check_image_size(f"The model '{model.name}'", declared, image_size)
     fixed = {spec.shape[0] for spec in flat if spec.shape[0] not in (None, batch_size)}
     notes = tuple(f"the model fixes the batch size at {size}" for size in sorted(fixed))
     return specs, notes

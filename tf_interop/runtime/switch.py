@@ -197,7 +197,7 @@ def make_settings(
     if policy not in policies:
         got = repr(policy) if isinstance(policy, str) else f"a {type(policy).__name__}"
         raise ValueError(
-            f"Expected policy to be one of {policies}, got {got}. Pass a plan as plan=..."
+            f"Expected policy to be one of {policies}, got {got}. Pass a plan as the argument plan."
         )
     if policy == Policy.ALWAYS.value and plan is not None:
         raise ValueError(

@@ -194,7 +194,7 @@ def tune(
             compile the model with it.
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster, or if it is on
-            already. Results of earlier calls stay on.
+            with a plan already. Results of earlier calls stay on.
         say: called with a few words on the progress; None prints them on stderr, a line every ten
             seconds.
 
@@ -227,8 +227,7 @@ def tune(
             use_cache=use_cache,
             say=tell,
         )
-    is_on = tensorflow_internals.plugin_optimizers_option() is not False
-    if enable and (tuning.is_faster or (is_on and get_plugin().settings.plan is not None)):
+    if enable and (tuning.is_faster or _plan_in_use() is not None):
         _enable_beside_earlier(tuning.plan)
     return tuning
 
@@ -415,10 +414,15 @@ def _made_with_cpu() -> dict[str, str]:
     }
 
 
+def _plan_in_use() -> Plan | None:
+    """The plan with which the plugin is on."""
+    is_off = tensorflow_internals.plugin_optimizers_option() is False
+    return None if is_off else get_plugin().settings.plan
+
+
 def _enable_beside_earlier(plan: Plan) -> None:
     """Turns the plugin on with a plan; plans of other graphs and batch sizes stay on."""
-    earlier = get_plugin().settings.plan
-    if earlier is not None and tensorflow_internals.plugin_optimizers_option() is not False:
+    if (earlier := _plan_in_use()) is not None:
         graphs = first_of_each((*plan.graphs, *earlier.graphs))
         plan = dataclasses.replace(plan, graphs=graphs)
     enable_plugin(plan=plan)
