@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tf_interop.contraction import contract, misplaced_step
-from tf_interop.stage import Lane, Stage, Step
+from tf_interop.contraction import contract
 
 
 @st.composite
@@ -50,20 +48,3 @@ def test_gives_an_order_or_a_cycle(graph: tuple[list[list[int]], list[tuple[int,
 
 def test_a_node_that_waits_for_itself_is_a_cycle() -> None:
     assert {*contract([[0]], []).cycle} == {0}
-
-
-@pytest.mark.parametrize(
-    ("lanes", "merged", "expected"),
-    [
-        (((0, 1), (2,)), False, None),
-        (((1, 0), (2,)), False, (0, 1)),
-        (((0,), (1,)), False, (0, 1)),
-        (((0, 1),), True, (0, 1)),
-        (((0, 2),), True, None),
-    ],
-)
-def test_a_step_comes_after_what_it_waits_for_in_its_lane(
-    lanes: tuple[tuple[int, ...], ...], merged: bool, expected: tuple[int, int] | None
-) -> None:
-    stage = Stage(tuple(Lane(tuple(map(Step, lane)), merged=merged) for lane in lanes))
-    assert misplaced_step([[1], [], []], stage) == expected

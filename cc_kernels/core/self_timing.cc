@@ -9,8 +9,6 @@
 namespace tf_interop {
 namespace {
 
-// A program may run a graph with inputs of any number of sizes.
-constexpr size_t kMostSizes = 16;
 // A step whose units do not all run, because an op failed, never ends. It is forgotten when as many
 // others have begun after it.
 constexpr int64_t kMostLaterSteps = 64;

@@ -43,6 +43,11 @@ int64_t PartCount(const UnitWay& way, int64_t batch_size, int cores);
 class SelfTiming {
  public:
   using Sizes = std::vector<int64_t>;
+  // A program may run a graph with inputs of any number of sizes. A server that collects up to 64
+  // requests into a batch runs all of them again and again.
+  static constexpr size_t kMostSizes = 64;
+  // For what is made for each of them and for the number of cores, of which few stay in use.
+  static constexpr size_t kMostSizesAndCores = 2 * kMostSizes;
 
   // `cores` is the number of TensorFlow's threads for one op, the most that a unit may have.
   SelfTiming(int unit_count, int cores, bool can_divide);

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/lru_cache.h"
+#include "cc_kernels/core/self_timing.h"
 #include "cc_kernels/tf/kernel_convolution.h"
 #include "cc_kernels/tf/onednn.h"
 #include "cc_kernels/tf/winograd_convolution.h"
@@ -78,7 +79,7 @@ class DirectConvolution {
 
   const KernelConvolution kernel_;
   const bool tries_winograd_;
-  LruCache<Key, std::shared_ptr<Prepared>> prepared_{16};
+  LruCache<Key, std::shared_ptr<Prepared>> prepared_{SelfTiming::kMostSizesAndCores};
   std::mutex mutex_;                              // guards the rest
   std::vector<std::shared_ptr<Filter>> filters_;  // in the few forms that primitives need
   // By number of images, height and width.

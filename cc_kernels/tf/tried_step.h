@@ -11,6 +11,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/string_view.h"
 #include "cc_kernels/core/lru_cache.h"
+#include "cc_kernels/core/self_timing.h"
 #include "cc_kernels/tf/other_way.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
@@ -46,7 +47,7 @@ class TriedStep {
   static Key KeyOf(const tensorflow::OpKernelContext& context, int cores);
 
   const OtherWayMaker make_;
-  LruCache<Key, std::shared_ptr<Ways>> ways_{16};
+  LruCache<Key, std::shared_ptr<Ways>> ways_{SelfTiming::kMostSizesAndCores};
 };
 
 }  // namespace tf_interop

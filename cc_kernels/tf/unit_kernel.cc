@@ -488,7 +488,8 @@ class Unit : public OpKernel {
 
   UnitProgram unit_;
   TimelineCalls timeline_calls_;
-  LruCache<SelfTiming::Sizes, std::shared_ptr<StepTimes>> times_{16};  // by sizes of the input
+  // By sizes of the input.
+  LruCache<SelfTiming::Sizes, std::shared_ptr<StepTimes>> times_{SelfTiming::kMostSizes};
 };
 
 REGISTER_KERNEL_BUILDER(Name("TfInterop>Unit").Device(tensorflow::DEVICE_CPU), Unit);

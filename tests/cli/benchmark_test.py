@@ -35,6 +35,7 @@ from tf_interop.benchmark.child import (
 from tf_interop.benchmark.other_runtimes import missing_packages
 from tf_interop.benchmark.result import (
     Case,
+    Failure,
     FailureKind,
     MeasuringOptions,
     Mode,
@@ -151,6 +152,12 @@ REQUESTS = {
     "function": _request(Variant.ENABLED, "branched_models:function", case={"image_size": None}),
     "random outputs": _request(Variant.ENABLED, "tiny_models:random"),
     "GraphDef": _request(Variant.STOCK, "graph.pb"),
+    "function in float32": _request(
+        Variant.STOCK,
+        "branched_models:function",
+        case={"image_size": None, "precision": Precision.BFLOAT16},
+    ),
+    "bfloat16": _request(Variant.STOCK, case={"precision": Precision.BFLOAT16}),
     "training of a function": _request(
         Variant.STOCK, "branched_models:function", case={"mode": Mode.TRAINING}
     ),
@@ -196,7 +203,7 @@ def fixture_outcomes(folder: pathlib.Path) -> dict[str, Outcome]:
     ("request_", "stage_count"),
     [
         *((variant.value, 0) for variant in CHECKED),
-        *(("training with XLA", 0), ("SavedModel", 0), ("function", 0)),
+        *(("training with XLA", 0), ("SavedModel", 0), ("function", 0), ("bfloat16", 0)),
         *((name, 1) for name in OF_PLANS),
         # Calls of TensorFlow's kernels in compiled functions count as units.
         ("depthwise", 1),
@@ -216,6 +223,7 @@ def test_child_measures(outcomes: dict[str, Outcome], request_: str, stage_count
     [
         ("random outputs", "The outputs differ from stock TensorFlow's by"),
         ("GraphDef", "'graph.pb' is a GraphDef, which cannot be called"),
+        ("function in float32", "computes nothing in bfloat16, because it does not follow Keras'"),
         ("training of a function", "--training needs a Keras model"),
         ("needs a GPU", "GPU"),
         ("plan of another network", "no stages: The plan is for another network"),
@@ -370,6 +378,17 @@ def test_compares_on_a_cpu_what_makes_sense_there(
     assert measured[4:] == [None, Variant.OURS]  # None looks at the plan
     ended = invoke("benchmark ResNet50 --variants stock,pinning --tune 1s -o r.json", exit_code=2)
     assert "got pinning: stages run on GPUs" in words_of(ended)
+
+
+def test_a_failure_of_an_earlier_command_is_no_failure_of_this_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failed = Outcome(failure=Failure(FailureKind.ERROR, "Model not found: 'ResNet5'."))
+    measured = Outcome(make_block(0, 1.0))
+    for model, outcome, exit_code in ("ResNet5", failed, 3), ("ResNet50", measured, 0):
+        monkeypatch.setattr(command, "run_child", lambda *_, _outcome=outcome, **__: _outcome)
+        options = "--variants stock --repetitions 1 -o r.json"
+        invoke(f"benchmark {model} {options}", exit_code=exit_code)
 
 
 @pytest.mark.usefixtures("measured")

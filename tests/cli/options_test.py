@@ -14,6 +14,7 @@ from tf_interop.terminal import ProgressLines
 
 
 @click.command()
+@click.argument("model", type=options.MODEL, default="ResNet50")
 @options.image_size
 @options.target("What it is for", "nothing")
 @options.output("OUT", "The result.")
@@ -56,6 +57,15 @@ def test_refuses_other_texts_and_names_the_option(arguments: str) -> None:
     result = CliRunner().invoke(_command, [option, value], obj={})
     assert result.exit_code == 2
     assert option in result.output and f"'{value}'" in result.output
+
+
+@pytest.mark.parametrize(
+    ("model", "module"), [("models.py:build", "models"), ("src/models.py:build", "src.models")]
+)
+def test_names_the_module_of_a_file(model: str, module: str) -> None:
+    result = CliRunner().invoke(_command, [model], obj={})
+    assert result.exit_code == 2
+    assert f"Write {module}:build." in result.output
 
 
 def test_progress_is_a_line_for_each_phase_and_every_ten_seconds(

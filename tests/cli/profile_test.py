@@ -7,7 +7,7 @@ import pathlib
 import signal
 
 import pytest
-from command_line import end_of, invoke, start_process, wait_for
+from command_line import end_of, invoke, start_process, wait_for, words_of
 from convolution_values import TINY
 
 from tf_interop.measure.core import Backend
@@ -76,6 +76,9 @@ def test_exports_a_list_and_measures_nothing() -> None:
     assert [shape and shape[0] for shape in shapes] == [1, 1, 4, 4]
     invoke("profile list.json --stages none --export-configurations none.json")
     assert load_configurations("none.json").stages == ()
+    for option in ("--stages levels", "--max-pairs 3", "--batch 2", "--for cpu"):
+        ended = invoke(f"profile list.json {option} -o profile.json", exit_code=2)
+        assert f"already fixes {option.split()[0]}." in words_of(ended)
 
 
 def test_ends_with_a_summary() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 from typing import Any
 
 import pytest
@@ -183,10 +182,3 @@ def test_a_structure_is_the_same_in_every_process_and_release() -> None:
     view, convolutions = make_graph(INCEPTION)
     orders = itertools.islice(itertools.permutations(convolutions), 0, 720, 100)
     assert {find_structure(view, order).fingerprint for order in orders} == {"e1653fedac51c777"}
-
-
-def test_every_convolution_counts() -> None:
-    view, convolutions = make_graph(INCEPTION)
-    expected = find_structure(view, convolutions)
-    assert find_structure(view, convolutions[1:]).fingerprint != expected.fingerprint
-    assert re.fullmatch("[0-9a-f]{16}", find_structure(view, ()).fingerprint)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,7 @@ SHAPE = (4, 3)
 Update = Callable[[tf.Variable], object]
 
 
-@pytest.fixture(autouse=True)
-def without_pass(plugin_off: None) -> Iterator[None]:
-    """Runs graphs as they are written."""
-    yield
+pytestmark = pytest.mark.usefixtures("plugin_off")
 
 
 def node(op: str, inputs: list[str], **types: int) -> bytes:
@@ -80,14 +77,6 @@ def computations() -> int:
     return load_kernel_library().read_counters().kept_computations
 
 
-def zeros(variable: tf.Variable) -> Any:
-    return tf.Variable(tf.zeros_like(variable)).handle
-
-
-def number(value: float) -> Any:
-    return tf.constant(np.float32(value))
-
-
 raw = tf.raw_ops
 ONES = tf.ones(SHAPE)
 ROWS = tf.constant([0, 2])
@@ -105,30 +94,7 @@ UPDATES: dict[str, Update] = {
     "assign_sub": lambda v: v.assign_sub(ONES),
     "strided slice": lambda v: v[1:2].assign(v[1:2] + 1),
     "gradient descent": lambda v: raw.ResourceApplyGradientDescent(
-        var=v.handle, alpha=number(0.1), delta=ONES
-    ),
-    "momentum": lambda v: raw.ResourceApplyMomentum(
-        var=v.handle, accum=zeros(v), lr=number(0.1), grad=ONES, momentum=number(0.9)
-    ),
-    "adam": lambda v: raw.ResourceApplyAdam(
-        var=v.handle,
-        m=zeros(v),
-        v=zeros(v),
-        beta1_power=number(0.9),
-        beta2_power=number(0.99),
-        lr=number(0.1),
-        beta1=number(0.9),
-        beta2=number(0.99),
-        epsilon=number(1e-7),
-        grad=ONES,
-    ),
-    "sparse momentum": lambda v: raw.ResourceSparseApplyMomentum(
-        var=v.handle,
-        accum=zeros(v),
-        lr=number(0.1),
-        grad=tf.ones([2, 3]),
-        indices=ROWS,
-        momentum=number(0.9),
+        var=v.handle, alpha=0.1, delta=ONES
     ),
     "scatter": lambda v: raw.ResourceScatterAdd(
         resource=v.handle, indices=ROWS, updates=tf.ones([2, 3])

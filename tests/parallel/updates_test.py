@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import tensorflow as tf
 from parallel.traced_layers import image, trace
+from parallel_values import DEVICE_GRAPH
 
 from tf_interop.graph.view import GraphView
-from tf_interop.parallel.costs.devices import DeviceGraph, uniform_device_graph
 from tf_interop.parallel.costs.tables import find_costs
 from tf_interop.parallel.layers.find import LayerGraph, find_layers
 from tf_interop.parallel.parted_graph import LayerDivision, part_graph
@@ -126,19 +126,9 @@ def test_names_stay_where_parts_replace_reads_and_assignments() -> None:
     assert sum(op == "AssignAddVariableOp" for op in ops.values()) == 2
 
 
-def _two_devices() -> DeviceGraph:
-    return uniform_device_graph(
-        ["/device:CPU:0", "/device:CPU:1"],
-        multiply_adds_per_s=1e9,
-        memory_bytes_per_s=1e9,
-        bytes_per_s=1e9,
-        latency_s=0.0,
-    )
-
-
 def test_memory_counts_each_share_once() -> None:
     layers = layers_with(momentum, SHAPE)
-    [costs] = find_costs(layers, _two_devices(), [0] * len(layers.view)).layers
+    [costs] = find_costs(layers, DEVICE_GRAPH, [0] * len(layers.view)).layers
     memory = costs.memory[costs.place_of(Degrees(sample=2))] / (4 * math.prod(SHAPE))
     # Halves of the filter and of its slot, its gradient, what the update computes, small images.
     assert ((memory > 3) & (memory < 3.25)).all(), memory
@@ -154,7 +144,7 @@ def test_memory_counts_filters_that_devices_put_together() -> None:
         tf.identity(of_image, name="result")
 
     layers = find_layers(GraphView(trace(build)), nodes_to_preserve=["result"], shares="shares")
-    [costs] = find_costs(layers, _two_devices(), [0] * len(layers.view)).layers
+    [costs] = find_costs(layers, DEVICE_GRAPH, [0] * len(layers.view)).layers
     image_bytes, filter_bytes = 4 * 1024 * SHAPE[0], 4 * math.prod(SHAPE)
     whole, _ = costs.memory[costs.place_of(Degrees())]
     at_peak = whole - image_bytes - filter_bytes

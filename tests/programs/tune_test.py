@@ -228,13 +228,17 @@ def test_an_unwritable_folder_is_no_error(choose: Choose, tmp_path: pathlib.Path
     assert tf_interop.tune(branched_models.build(), budget=BUDGET).is_faster
 
 
-def test_a_later_call_adds_to_the_earlier_plan_even_without_a_gain(choose: Choose) -> None:
+def test_a_call_while_the_plugin_is_on_adds_to_its_settings_even_without_a_gain(
+    choose: Choose,
+) -> None:
     model = branched_models.build()
-    for training, ratio in ((False, 1.5), (True, 0.5)):
+    tf_interop.enable(kept=False)
+    for training, ratio in ((False, 1.0), (True, 0.5)):
         choose(ratio)
         tf_interop.tune(model, training=training, budget=BUDGET)
-    plan = get_plugin().settings.plan
-    assert plan is not None
+    settings = get_plugin().settings
+    plan = settings.plan
+    assert plan is not None and settings.kept_mb == 0
     assert [(each.mode, each.as_stock) for each in plan.graphs] == [
         ("training", True),
         ("inference", False),
@@ -322,6 +326,11 @@ def dense(vectors: tf.Tensor) -> tf.Tensor:
         (branched_models.build, {"budget": 0}, "0"),
         (lambda: branched_models.function, {"training": True}, "training=True"),
         (lambda: branched_models.function, {"image_size": (12, 12)}, "does not accept image_size"),
+        (
+            lambda: dense.get_concrete_function().graph.as_graph_def(),
+            {"image_size": (12, 12)},
+            "The GraphDef does not accept image_size",
+        ),
         (lambda: len, {}, "builtin_function_or_method"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

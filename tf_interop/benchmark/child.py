@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
 import pathlib
@@ -430,7 +431,28 @@ def _traced(model: Any, case: Case, *, compiled_by_xla: bool = False) -> KerasFu
             f"The model does not accept batch {case.batch_size}: it fixes its inputs at "
             f"{sorted(sizes)}. Benchmark it with that batch size."
         )
+    precision = case.precision
+    assert precision is not None
+    if precision.keras_policy and not _computes_in(traced.function, precision.value):
+        raise BenchmarkError(
+            f"'{case.model}' computes nothing in {precision.value}, because it does not follow "
+            "Keras' dtype policy. Leave --precision out, or name a function that builds the model."
+        )
     return traced
+
+
+def _computes_in(function: Any, dtype: str) -> bool:
+    """Whether a concrete function, or one that it calls, has an operation of that type."""
+    import tensorflow as tf
+
+    graph_def = function.graph.as_graph_def()
+    called = (each.node_def for each in graph_def.library.function)
+    wanted = tf.as_dtype(dtype).as_datatype_enum
+    return any(
+        attribute.type == wanted
+        for node in itertools.chain(graph_def.node, *called)
+        for attribute in node.attr.values()
+    )
 
 
 def _step_of(traced: KerasFunction) -> Callable[[], Any]:

@@ -275,7 +275,8 @@ def benchmark(
         )
         run.run()
     measured = run.benchmark
-    failure_count = sum(result.failure is not None for result in measured.results)
+    asked = {block[:2] for block in run.blocks}
+    failure_count = sum(measured.of(*each).failure is not None for each in asked)
 
     def show() -> None:
         show_benchmark(measured, Console())

@@ -94,6 +94,10 @@ def _target_of(text: str) -> str:
 def _model_of(text: str) -> str:
     """Refuses a missing file before TensorFlow is imported to load it."""
     path = pathlib.Path(text)
+    file, _, function = text.rpartition(":")
+    if file.endswith(".py") and not path.exists():
+        module = file.removesuffix(".py").replace(os.sep, ".")
+        raise ValueError(f"'{file}' is a file, not a module. Write {module}:{function}.")
     # A .json file is a list of convolutions, which profile reads without TensorFlow.
     is_path = os.sep in text or (":" not in text and path.suffix not in ("", ".json"))
     if is_path and not path.exists():

@@ -222,14 +222,13 @@ def _refuse_collecting_options(context: click.Context) -> None:
     wrong = [
         option
         for name, option in options.given(context).items()
-        if name in (*_COLLECTING, "target")
+        if name in (*_COLLECTING, "target", "max_pairs")
+        or (name == "stages" and context.params["stages"])  # none leaves those of the list out
     ]
     if wrong:
         raise click.UsageError(
-            f"A list of configurations already fixes {wrong[0]}. Leave out {wrong[0]}."
+            f"A list of configurations already fixes {wrong[0]}. Leave it out, or name the model."
         )
-    if any(word.endswith(".json") for word in context.params["stages"]):
-        raise click.UsageError("--stages PLAN.json needs a model, not a list. Name the model.")
 
 
 def _collect(models: tuple[str, ...], chosen: dict[str, Any]) -> ConfigurationList:

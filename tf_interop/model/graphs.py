@@ -107,6 +107,8 @@ def trace(
         )
     elif isinstance(subject, graph_pb2.GraphDef):
         traced = TracedGraph("GraphDef", _inline_calls(subject))
+        inputs = [spec for node in traced.graph_def.node if (spec := _input_spec(node)) is not None]
+        check_image_size("The GraphDef", inputs, image_size)
     else:
         function = _concrete_function(subject)
         traced = _trace_function(function, batch_size, image_size)
@@ -235,14 +237,20 @@ def with_shapes(traced: TracedGraph) -> graph_pb2.GraphDef:
     for node in graph_def.node:
         if node.name in traced.variables:
             _become_variable(node, traced.variables[node.name])
-        elif node.op == "Placeholder":
-            dtype = tf.as_dtype(node.attr["dtype"].type)
-            shape = tf.TensorShape(node.attr["shape"].shape)
-            if dtype not in (tf.resource, tf.variant) and shape.rank is not None:
-                spec = tf.TensorSpec(shape, dtype, node.name)
-                filled = fill_shape(spec, traced.batch_size, traced.image_size)
-                node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())
+        elif (spec := _input_spec(node)) is not None:
+            filled = fill_shape(spec, traced.batch_size, traced.image_size)
+            node.attr["shape"].shape.CopyFrom(filled.shape.as_proto())
     return with_inferred_shapes(graph_def)
+
+
+def _input_spec(node: node_def_pb2.NodeDef) -> tf.TensorSpec | None:
+    """The tensor that a Placeholder stands for; None if its rank is unknown, or it is no tensor."""
+    if node.op != "Placeholder":
+        return None
+    dtype = tf.as_dtype(node.attr["dtype"].type)
+    shape = tf.TensorShape(node.attr["shape"].shape)
+    is_tensor = dtype not in (tf.resource, tf.variant) and shape.rank is not None
+    return tf.TensorSpec(shape, dtype, node.name) if is_tensor else None
 
 
 def planned_graph(traced: TracedGraph, compute_capability: str | None) -> graph_pb2.GraphDef:

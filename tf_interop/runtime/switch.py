@@ -88,12 +88,18 @@ def enable(
         PlanError: a plan file cannot be read, or devices of a parallel plan are missing.
         LibraryError: the compiled library is missing or does not fit this TensorFlow.
     """
-    settings = make_settings(
-        *(policy, plan, parallel, pass_time_limit_s, workspace_limit_mb),
-        kept=kept,
-        kept_mb=kept_mb,
-        self_timing=self_timing,
+    turn_on(
+        make_settings(
+            *(policy, plan, parallel, pass_time_limit_s, workspace_limit_mb),
+            kept=kept,
+            kept_mb=kept_mb,
+            self_timing=self_timing,
+        )
     )
+
+
+def turn_on(settings: Settings) -> None:
+    """Turns the plugin on with these settings; raises as `enable` does."""
     plugin = get_plugin()
     plugin.check_registered()
     changes_graphs = settings != plugin.settings
@@ -125,6 +131,13 @@ def enable(
             "which may cost more than they gain. Turn one of the two off.",
             auto_clustering,
         )
+
+
+def settings_in_use() -> Settings | None:
+    """The settings with which the plugin is on; None if it is off, or changes nothing."""
+    is_off = tensorflow_internals.plugin_optimizers_option() is False
+    settings = get_plugin().settings
+    return None if is_off or not settings.can_change_graphs else settings
 
 
 def disable() -> None:

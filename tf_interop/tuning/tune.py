@@ -53,8 +53,9 @@ from tf_interop.planning.types import (
 )
 from tf_interop.profile.entries import Entry
 from tf_interop.profile.types import Profile, profile_of
-from tf_interop.runtime.plugin import get_plugin
+from tf_interop.runtime.settings import Policy, Settings
 from tf_interop.runtime.switch import enable as enable_plugin
+from tf_interop.runtime.switch import settings_in_use, turn_on
 from tf_interop.structure import Structure
 from tf_interop.terminal import ProgressLines
 from tf_interop.tuning.cache import load_cached, save_cached
@@ -194,7 +195,7 @@ def tune(
             compile the model with it.
         use_cache: whether to use an earlier result.
         enable: whether to turn the plugin on with the plan if something is faster, or if it is on
-            with a plan already. Results of earlier calls stay on.
+            already. Results of earlier calls and the other options of `enable` stay.
         say: called with a few words on the progress; None prints them on stderr, a line every ten
             seconds.
 
@@ -227,8 +228,11 @@ def tune(
             use_cache=use_cache,
             say=tell,
         )
-    if enable and (tuning.is_faster or _plan_in_use() is not None):
-        _enable_beside_earlier(tuning.plan)
+    in_use = settings_in_use()
+    if in_use is not None and in_use.policy is Policy.ALWAYS:  # it uses no plan
+        in_use = None
+    if enable and (tuning.is_faster or in_use is not None):
+        _turn_on(tuning.plan, in_use)
     return tuning
 
 
@@ -414,18 +418,15 @@ def _made_with_cpu() -> dict[str, str]:
     }
 
 
-def _plan_in_use() -> Plan | None:
-    """The plan with which the plugin is on."""
-    is_off = tensorflow_internals.plugin_optimizers_option() is False
-    return None if is_off else get_plugin().settings.plan
-
-
-def _enable_beside_earlier(plan: Plan) -> None:
-    """Turns the plugin on with a plan; plans of other graphs and batch sizes stay on."""
-    if (earlier := _plan_in_use()) is not None:
-        graphs = first_of_each((*plan.graphs, *earlier.graphs))
+def _turn_on(plan: Plan, before: Settings | None) -> None:
+    """Turns the plugin on with a plan; plans of other graphs and other settings stay."""
+    if before is None:
+        enable_plugin(plan=plan)
+        return
+    if before.plan is not None:
+        graphs = first_of_each((*plan.graphs, *before.plan.graphs))
         plan = dataclasses.replace(plan, graphs=graphs)
-    enable_plugin(plan=plan)
+    turn_on(dataclasses.replace(before, plan=plan))
 
 
 def cache_key(view: GraphView, structure: Structure) -> str:
