@@ -7,6 +7,7 @@
 #include "absl/algorithm/container.h"
 #include "cc_kernels/tf/own_memory.h"
 #include "cc_kernels/tf/stock_kernel.h"
+#include "tensorflow/core/util/util.h"
 
 namespace tf_interop {
 namespace {
@@ -63,8 +64,14 @@ std::shared_ptr<const FilterKernel::Kernels> FilterKernel::Find(const tensorflow
   }
   auto made = std::make_shared<Kernels>();
   made->filter = filter;
-  made->direct = DirectConvolution::Make(*kernel, tries_winograd_);
+  made->direct = DirectConvolution::Make(*kernel, tries_ways_);
   made->kernel = std::make_unique<ArrangingKernel>(std::move(kernel));
+  if (tries_ways_ && !tensorflow::IsMKLEnabled() && made->direct == nullptr &&
+      MakeOneDnnKernel(device_, graph_def_version_, /*has_constant_filter=*/true, node_, &kernel)
+          .ok()) {
+    made->direct = DirectConvolution::Make(*kernel, tries_ways_);
+    made->is_direct_stock = false;
+  }
   held_.Set(made, bytes);
   return made;
 }

@@ -52,18 +52,20 @@ class ArrangingKernel {
 // Thread-safe.
 class FilterKernel {
  public:
-  // For `node` on `device`, which must outlive this. See DirectConvolution for `tries_winograd`.
+  // For `node` on `device`, which must outlive this. With `tries_ways` a DirectConvolution tries
+  // Winograd's way, and computes with oneDNN even where TensorFlow does not.
   FilterKernel(tensorflow::DeviceBase* device, int graph_def_version,
-               const tensorflow::NodeDef& node, bool tries_winograd)
+               const tensorflow::NodeDef& node, bool tries_ways)
       : device_(device),
         graph_def_version_(graph_def_version),
         node_(node),
-        tries_winograd_(tries_winograd) {}
+        tries_ways_(tries_ways) {}
 
   // `direct` for the inputs that it takes, if it is not null, and `kernel` for others.
   struct Kernels {
     tensorflow::Tensor filter;
     std::unique_ptr<DirectConvolution> direct;
+    bool is_direct_stock = true;  // else not for a run as in stock TensorFlow
     std::unique_ptr<ArrangingKernel> kernel;
   };
 
@@ -74,7 +76,7 @@ class FilterKernel {
   tensorflow::DeviceBase* const device_;
   const int graph_def_version_;
   const tensorflow::NodeDef node_;
-  const bool tries_winograd_;
+  const bool tries_ways_;
   Held<Kernels> held_;
   std::mutex mutex_;  // held while kernels are made
   Holding holding_;   // guarded by mutex_

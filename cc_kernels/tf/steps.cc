@@ -278,7 +278,8 @@ absl::Status StepsRun::Lane::Run(const KernelStep& step, tensorflow::DeviceBase*
   if (!is_vector && step.filter_kernel != nullptr) {
     of_filter = step.filter_kernel->Find(*inputs[1].tensor);
   }
-  const bool has_direct = of_filter != nullptr && of_filter->direct != nullptr;
+  const bool has_direct = of_filter != nullptr && of_filter->direct != nullptr &&
+                          (of_filter->is_direct_stock || device != run_.context_.device());
   const auto direct = has_direct ? of_filter->direct->Find(&derived_) : nullptr;
   const bool runs_held =
       direct == nullptr && of_filter != nullptr &&

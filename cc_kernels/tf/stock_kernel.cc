@@ -119,6 +119,11 @@ constexpr Rule kRules[] = {
     {"_FusedMatMul", kNative, IsNotTransposedFirst, true},
 };
 
+// Ops whose other kernels, if there are any, do nothing.
+bool IsOfOneDnnAlone(absl::string_view op) {
+  return op == "_FusedDepthwiseConv2dNative" || op == "_FusedConv3D";
+}
+
 // oneDNN's kernels are registered for more types, but TensorFlow's pass uses them only for these.
 bool IsTaken(tensorflow::DataType dtype) {
   switch (dtype) {
@@ -135,14 +140,14 @@ bool IsTaken(tensorflow::DataType dtype) {
   }
 }
 
-// Sets a node's op and attributes to those of oneDNN's kernel if TensorFlow would run that kernel.
+// Sets a node's op and attributes to those of oneDNN's kernel if TensorFlow would run that kernel
+// with oneDNN on.
 //
 // TensorFlow also merges some pairs of nodes, which run as two steps: Pad and Conv2D or
 // _FusedConv2D, Conv2D and BiasAdd, Conv2DBackpropFilter and BiasAddGrad. MaxPoolGrad and
 // MaxPool3DGrad keep TensorFlow's kernel, because oneDNN's reads a workspace that the forward op
 // writes.
 void RenameForOneDnn(bool has_constant_filter, NodeDef* node) {
-  if (!tensorflow::IsMKLEnabled()) return;
   const auto* const rule =
       absl::c_find_if(kRules, [&](const Rule& each) { return each.op == node->op(); });
   if (rule == std::end(kRules)) return;
@@ -162,34 +167,53 @@ void RenameForOneDnn(bool has_constant_filter, NodeDef* node) {
   }
 }
 
+// Not with the call's FunctionLibraryRuntime: a function over several devices has one that makes no
+// kernels, and Grappler has none when it computes nodes that read only constants.
+absl::Status MakeKernel(tensorflow::DeviceBase* device, int graph_def_version, NodeDef node,
+                        std::unique_ptr<tensorflow::OpKernel>* kernel) {
+  const tensorflow::OpDef* op_def = nullptr;
+  TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(node.op(), &op_def));
+  tensorflow::AddDefaultsToNodeDef(*op_def, &node);
+  TF_RETURN_IF_ERROR(tensorflow::ValidateNodeDef(node, *op_def));
+  std::shared_ptr<const tensorflow::NodeProperties> properties;
+  TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
+      std::move(node), tensorflow::OpRegistry::Global(), &properties));
+  absl::Status status;
+  *kernel = tensorflow::CreateOpKernel(tensorflow::DeviceType(device->device_type()), device,
+                                       device->GetAllocator(tensorflow::AllocatorAttributes()),
+                                       properties, graph_def_version, &status);
+  return status;
+}
+
 }  // namespace
 
 absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_version,
                              bool has_constant_filter, const NodeDef& node,
                              std::unique_ptr<tensorflow::OpKernel>* kernel) {
-  const tensorflow::DeviceType device_type(device->device_type());
-  // Not with the call's FunctionLibraryRuntime: a function over several devices has one that makes
-  // no kernels, and Grappler has none when it computes nodes that read only constants.
-  const auto make = [&](NodeDef complete) {
-    const tensorflow::OpDef* op_def = nullptr;
-    TF_RETURN_IF_ERROR(tensorflow::OpRegistry::Global()->LookUpOpDef(complete.op(), &op_def));
-    tensorflow::AddDefaultsToNodeDef(*op_def, &complete);
-    TF_RETURN_IF_ERROR(tensorflow::ValidateNodeDef(complete, *op_def));
-    std::shared_ptr<const tensorflow::NodeProperties> properties;
-    TF_RETURN_IF_ERROR(tensorflow::NodeProperties::CreateFromNodeDef(
-        std::move(complete), tensorflow::OpRegistry::Global(), &properties));
-    absl::Status status;
-    *kernel = tensorflow::CreateOpKernel(device_type, device,
-                                         device->GetAllocator(tensorflow::AllocatorAttributes()),
-                                         properties, graph_def_version, &status);
-    return status;
-  };
-  if (device_type != tensorflow::DEVICE_CPU) return make(node);
+  const bool is_on_cpu = device->device_type() == tensorflow::DEVICE_CPU;
+  // oneDNN's kernel refuses some fused ops when it is made.
+  if (is_on_cpu && (tensorflow::IsMKLEnabled() || IsOfOneDnnAlone(node.op())) &&
+      MakeOneDnnKernel(device, graph_def_version, has_constant_filter, node, kernel).ok()) {
+    return absl::OkStatus();
+  }
+  const absl::Status status = MakeKernel(device, graph_def_version, node, kernel);
+  // The others have no kernel for some fused ops.
+  if (!status.ok() && is_on_cpu && !tensorflow::IsMKLEnabled() &&
+      MakeOneDnnKernel(device, graph_def_version, has_constant_filter, node, kernel).ok()) {
+    return absl::OkStatus();
+  }
+  return status;
+}
+
+absl::Status MakeOneDnnKernel(tensorflow::DeviceBase* device, int graph_def_version,
+                              bool has_constant_filter, const NodeDef& node,
+                              std::unique_ptr<tensorflow::OpKernel>* kernel) {
   NodeDef renamed = node;
   RenameForOneDnn(has_constant_filter, &renamed);
-  if (renamed.op() == node.op()) return make(node);
-  // oneDNN's kernel refuses some fused ops when it is made.
-  return make(renamed).ok() ? absl::OkStatus() : make(node);
+  if (renamed.op() == node.op()) {
+    return absl::NotFoundError(absl::StrCat("oneDNN has no kernel for ", node.op()));
+  }
+  return MakeKernel(device, graph_def_version, std::move(renamed), kernel);
 }
 
 tensorflow::OpKernelContext::Params StepParams(const tensorflow::OpKernelContext& context) {

@@ -26,6 +26,12 @@ absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_versi
                              bool has_constant_filter, const tensorflow::NodeDef& node,
                              std::unique_ptr<tensorflow::OpKernel>* kernel);
 
+// Makes oneDNN's kernel for `node` on a CPU, even where TensorFlow runs without oneDNN. An error if
+// there is none.
+absl::Status MakeOneDnnKernel(tensorflow::DeviceBase* device, int graph_def_version,
+                              bool has_constant_filter, const tensorflow::NodeDef& node,
+                              std::unique_ptr<tensorflow::OpKernel>* kernel);
+
 // The parameters of a call of our op, for the kernel of one of its steps. The caller sets that
 // kernel, its inputs and their attributes.
 tensorflow::OpKernelContext::Params StepParams(const tensorflow::OpKernelContext& context);

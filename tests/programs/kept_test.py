@@ -239,7 +239,7 @@ def test_a_filter_without_room_is_computed_in_each_call() -> None:
     )
     graph_def = optimize_graph(traced, None)
     item = GraphItem("CPU", unread_nodes(graph_def))
-    folded, report = run_fold_pass(graph_def, item, kept_mb=1)
+    folded, report = run_fold_pass(graph_def, item, kept_mb=1, has_onednn=True)
     assert report is not None and "MiB" in report.refusals[0].detail
     assert "TfInterop>Kept" not in {node.op for node in (folded or graph_def).node}
 

@@ -75,6 +75,8 @@ class ChannelChanges:
         properties: the shapes of its tensors.
         parameters: the shape of each parameter, as in `Parameters`.
         is_cpu: whether the changes are of CPUs, else of GPUs.
+        has_onednn: whether oneDNN computes what a CPU runs: in TensorFlow's own kernels, or in
+            units, which then must have every node that only oneDNN can run.
         dtypes: TensorFlow's numbers of the dtypes of the changed tensors.
         absorbed: the nodes of all chains so far.
     """
@@ -85,10 +87,13 @@ class ChannelChanges:
         properties: GraphProperties,
         parameters: Parameters,
         device_type: str,
+        *,
+        has_onednn: bool,
     ) -> None:
         self.view, self.properties = view, properties
         self.parameters = parameters.shapes
         self.is_cpu = device_type == "CPU"
+        self.has_onednn = self.is_cpu and has_onednn
         # Not half, whose range is too small for a filter that is multiplied by a factor.
         self.dtypes = {types_pb2.DT_FLOAT}
         if self.is_cpu and tensorflow_internals.has_onednn_bfloat16():

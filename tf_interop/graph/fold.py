@@ -347,7 +347,7 @@ class _Search:
         view = self._view
         if (
             # No stage adds shortcuts, and without oneDNN neither does a CPU.
-            not (self._changes.is_cpu and tensorflow_internals.is_onednn_on())
+            not self._changes.has_onednn
             or _LINEAR[view.ops[index]].fused_op != "_FusedConv2D"
             or self._layout(index) != b"NHWC"
             or len(view.fanins[reader]) != 2
@@ -375,10 +375,13 @@ class _Search:
             return ()
         if not self._changes.is_cpu or has_shortcut:
             return ("Relu",)
-        if not tensorflow_internals.is_onednn_on():
+        if not self._changes.has_onednn:
             return ACTIVATIONS
         known = _ONEDNN_ACTIVATIONS[_LINEAR[self._view.ops[index]].fused_op]
-        return known | _GROUPED_ACTIVATIONS if self._may_be_grouped(index) else known
+        if not self._may_be_grouped(index):
+            return known
+        # TensorFlow's other kernel of _FusedConv2D has LeakyRelu, but no groups.
+        return known | (_GROUPED_ACTIVATIONS if tensorflow_internals.is_onednn_on() else {SWISH})
 
     def _may_be_grouped(self, index: int) -> bool:
         """Whether a node is a depthwise convolution with one result for each channel."""
@@ -448,10 +451,11 @@ class _Search:
             return ""
         if is_depthwise and activation in _GROUPED_ACTIVATIONS:
             return "_FusedConv2D"
-        needs_onednn = op != "_FusedMatMul" and (
-            op != "_FusedConv2D" or self._layout(index) == b"NCHW" or not self._is_dense(index)
-        )
-        return "" if needs_onednn and not tensorflow_internals.is_onednn_on() else op
+        if op == "_FusedConv2D":
+            # What TensorFlow's other kernel refuses only in a call, it would refuse in a unit, too.
+            has_kernel = self._layout(index) != b"NCHW" and self._is_dense(index)
+            return op if has_kernel or tensorflow_internals.is_onednn_on() else ""
+        return op if op == "_FusedMatMul" or self._changes.has_onednn else ""
 
     def _is_dense(self, index: int) -> bool:
         """Whether each output channel of a convolution of NHWC reads all input channels."""

@@ -33,7 +33,6 @@ import math
 
 from tensorflow.core.framework import types_pb2
 
-from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason, Shape
 from tf_interop.graph.channel_changes import Change, ChannelChanges, Kind
 from tf_interop.graph.ops import attribute_of
@@ -85,7 +84,7 @@ def find_rescalings(
         The chains, and nodes of those whose images are of unknown size.
     """
     view = changes.view
-    if not changes.is_cpu or not tensorflow_internals.is_onednn_on():
+    if not changes.has_onednn:
         return (), ()
     found, refusals = [], []
     for index in view.topological_order():

@@ -285,7 +285,12 @@ def folded_graph(
     graph_def: graph_pb2.GraphDef, device_type: str, fetches: Sequence[str] = ()
 ) -> graph_pb2.GraphDef:
     """The graph after the plugin has folded and fused what it can on devices of a type."""
-    folded, _ = run_fold_pass(graph_def, GraphItem(device_type, fetches, fetches), DEFAULT_KEPT_MB)
+    folded, _ = run_fold_pass(
+        graph_def,
+        GraphItem(device_type, fetches, fetches),
+        DEFAULT_KEPT_MB,
+        has_onednn=tensorflow_internals.is_onednn_on(),
+    )
     return graph_def if folded is None else folded
 
 

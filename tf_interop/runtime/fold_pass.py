@@ -11,12 +11,13 @@ import dataclasses
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
+from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal
 from tf_interop.errors import GraphError
 from tf_interop.graph.channel_changes import ChannelChanges
 from tf_interop.graph.check_fusions import check_folds, check_normalizations
 from tf_interop.graph.find_normalizations import find_training_normalizations
-from tf_interop.graph.fold import Fold, find_folds
+from tf_interop.graph.fold import GELU, HARD_SWISH, SWISH, UNFUSED, Fold, find_folds
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations
 from tf_interop.graph.keep import rewrite_folds
 from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS, attribute_of
@@ -98,10 +99,19 @@ class FoldReport:
         return "; ".join(parts)
 
 
+def fit_into_units(graph_def: graph_pb2.GraphDef, item: GraphItem) -> bool:
+    """Whether units may have all convolutions and matrix products of a graph."""
+    view = view_of(graph_def, item)
+    _, reasons = find_steps(view, [i for i, op in enumerate(view.ops) if op in ANCHOR_OPS])
+    return not reasons
+
+
 def run_fold_pass(
-    graph_def: graph_pb2.GraphDef, item: GraphItem, kept_mb: int
+    graph_def: graph_pb2.GraphDef, item: GraphItem, kept_mb: int, *, has_onednn: bool
 ) -> tuple[graph_pb2.GraphDef | None, FoldReport | None]:
     """Folds, keeps and fuses what it can, within a limit for kept values.
+
+    See `ChannelChanges` for `has_onednn`.
 
     Returns:
         The new graph, or None if nothing changed; and a report, or None if the graph has nothing
@@ -130,7 +140,7 @@ def run_fold_pass(
         view, properties = fused, GraphProperties(fused, infer)
         check_time_limit()
     parameters = find_parameters(view, GraphProperties(view), device_type)
-    changes = ChannelChanges(view, properties, parameters, device_type)
+    changes = ChannelChanges(view, properties, parameters, device_type, has_onednn=has_onednn)
     folds, refusals = find_folds(changes)
     rescalings, not_rescaled = find_rescalings(changes)
     paddings = find_paddings(changes)
@@ -178,13 +188,14 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
 
     A unit runs TensorFlow's own kernel on all cores, as stock TensorFlow does. It lets oneDNN keep
     a large filter in the form that it needs, and makes a convolution that adds a shortcut
-    safe to call by several threads at once, which oneDNN's kernel alone is not.
+    safe to call by several threads at once, which oneDNN's kernel alone is not. Where TensorFlow
+    computes without oneDNN, only a unit runs what oneDNN alone can run.
 
     Returns:
         The new graph, or None if there is none to make.
 
     Raises:
-        GraphError: a convolution that adds a shortcut cannot be in a unit.
+        GraphError: a convolution that only a unit can run cannot be in one.
     """
     view = view_of(graph_def, item)
     properties = GraphProperties(view)
@@ -199,26 +210,30 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
             size *= dim.size
         return bool(size >= LEAST_ARRANGED_BYTES)
 
-    def adds_shortcut(index: int) -> bool:
-        return b"Add" in attribute_of(view.nodes[index], "fused_ops").list.s
+    def needs_unit(index: int) -> bool:
+        op = view.ops[index]
+        if op not in UNFUSED or device_type_of(view.nodes[index].device) != "CPU":
+            return False
+        fused = {each.decode() for each in attribute_of(view.nodes[index], "fused_ops").list.s}
+        if tensorflow_internals.is_onednn_on():
+            return op != "_FusedMatMul" and "Add" in fused
+        is_of_onednn = op in ("_FusedDepthwiseConv2dNative", "_FusedConv3D")
+        return is_of_onednn or not fused.isdisjoint({"Add", SWISH, HARD_SWISH, GELU})
 
-    adding = {
-        index
-        for index, op in enumerate(view.ops)
-        if op in ("_FusedConv2D", "_FusedConv3D") and adds_shortcut(index)
-    }
+    needing = {index for index in range(len(view)) if needs_unit(index)}
     found = [
         index
         for index, op in enumerate(view.ops)
-        if index in adding or (op in ANCHOR_OPS and op in UNIT_FILTER_POSITIONS and is_large(index))
+        if index in needing
+        or (op in ANCHOR_OPS and op in UNIT_FILTER_POSITIONS and is_large(index))
     ]
     if not found:
         return None
     regions, reasons = find_steps(view, found)
-    if unsafe := adding & reasons.keys():
-        index = min(unsafe)
+    if without_unit := needing & reasons.keys():
+        index = min(without_unit)
         raise GraphError(
-            f"Expected '{view.names[index]}', which adds a shortcut, to fit into a unit, but "
+            f"Expected '{view.names[index]}', which only a unit can run, to fit into one, but "
             f"{reasons[index].value}."
         )
     units = [Unit((index,), index) for index in found if index in regions]

@@ -73,7 +73,13 @@ from tf_interop.planning.lookup import (
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass, view_of
+from tf_interop.runtime.fold_pass import (
+    FoldReport,
+    arrange_filters,
+    fit_into_units,
+    run_fold_pass,
+    view_of,
+)
 from tf_interop.runtime.settings import GraphItem, PassReport, Policy, Settings
 from tf_interop.structure import Structure
 
@@ -128,7 +134,12 @@ def change_graph(
         return ChangedGraph(report=_timed(left, start))
     if settings.can_fold(item.device_type):
         with part():
-            folded, fold_report = run_fold_pass(graph_def, item, settings.kept_mb)
+            has_onednn = tensorflow_internals.is_onednn_on() or (
+                makes_units and settings.times_itself and fit_into_units(graph_def, item)
+            )
+            folded, fold_report = run_fold_pass(
+                graph_def, item, settings.kept_mb, has_onednn=has_onednn
+            )
     if makes_ops:
         with part():
             if not makes_units:
