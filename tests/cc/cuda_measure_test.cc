@@ -91,7 +91,6 @@ TEST_F(CudaMeasureTest, ForgetsThePlansOfWhatWasMeasured) {
   EXPECT_EQ(FakeCudnnCounts().live_descriptors, before);
 }
 
-
 TEST_F(CudaMeasureTest, FailuresHaveTheirReason) {
   Measurement measured;
   FakeCuda().fail_allocation = true;
