@@ -82,6 +82,35 @@ PROGRAM = """
     assert status.folded_graphs[0].folded_count >= 45, status
 """
 
+LOOP = """
+    import numpy as np
+    import tensorflow as tf
+    import tf_interop
+
+    random = np.random.default_rng(0)
+    filters = tf.Variable(random.normal(0, 0.3, [3, 3, 16, 1]).astype("f"))
+    factor, offset = (tf.Variable(random.uniform(0.5, 1, [16]).astype("f")) for _ in range(2))
+
+    def layer(x):
+        x = tf.nn.depthwise_conv2d(x, filters, [1] * 4, "SAME")
+        return tf.nn.relu6(x * factor + offset)
+
+    @tf.function
+    def function(x):
+        return tf.while_loop(lambda _: True, layer, [x], maximum_iterations=3)
+
+    images = tf.constant(random.normal(size=[2, 64, 64, 16]).astype("f"))
+    expected = function(images)
+    tf_interop.enable(self_timing=True)
+    for _ in range(3):
+        np.testing.assert_allclose(function(images), expected, rtol=1e-4, atol=1e-5)
+    assert not tf_interop.status().failures, tf_interop.status()
+"""
+
+
+def test_what_no_unit_can_run_is_computed_without_onednn() -> None:
+    run_python(LOOP, TF_ENABLE_ONEDNN_OPTS="0", TF_INTEROP_HOST_STAGES="0")
+
 
 def test_units_compute_with_onednn(tmp_path: pathlib.Path) -> None:
     run_python(PROGRAM, tmp_path, TF_ENABLE_ONEDNN_OPTS="0", TF_INTEROP_HOST_STAGES="0")

@@ -99,13 +99,6 @@ class FoldReport:
         return "; ".join(parts)
 
 
-def fit_into_units(graph_def: graph_pb2.GraphDef, item: GraphItem) -> bool:
-    """Whether units may have all convolutions and matrix products of a graph."""
-    view = view_of(graph_def, item)
-    _, reasons = find_steps(view, [i for i, op in enumerate(view.ops) if op in ANCHOR_OPS])
-    return not reasons
-
-
 def run_fold_pass(
     graph_def: graph_pb2.GraphDef, item: GraphItem, kept_mb: int, *, has_onednn: bool
 ) -> tuple[graph_pb2.GraphDef | None, FoldReport | None]:

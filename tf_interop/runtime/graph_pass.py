@@ -76,7 +76,6 @@ from tf_interop.planning.types import GraphPlan, Plan
 from tf_interop.runtime.fold_pass import (
     FoldReport,
     arrange_filters,
-    fit_into_units,
     run_fold_pass,
     view_of,
 )
@@ -135,7 +134,7 @@ def change_graph(
     if settings.can_fold(item.device_type):
         with part():
             has_onednn = tensorflow_internals.is_onednn_on() or (
-                makes_units and settings.times_itself and fit_into_units(graph_def, item)
+                makes_units and settings.times_itself
             )
             folded, fold_report = run_fold_pass(
                 graph_def, item, settings.kept_mb, has_onednn=has_onednn
