@@ -76,7 +76,7 @@ PROGRAM = """
     assert not status.failures and status.op_count == 1, status
     for timing in status.self_timings:
         assert timing.tried[0].way == "as stock TensorFlow"
-        assert all(each.runs for each in timing.tried), status
+        assert sum(each.runs > 0 for each in timing.tried) > 1, status
     assert {"TfInterop>DirectConvolution", "_FusedConv2D"} <= set().union(*ways.values()), ways
     # Swish, and a shortcut, are oneDNN's alone.
     assert status.folded_graphs[0].folded_count >= 45, status
