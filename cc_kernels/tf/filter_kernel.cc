@@ -66,7 +66,7 @@ std::shared_ptr<const FilterKernel::Kernels> FilterKernel::Find(const tensorflow
   made->filter = filter;
   made->direct = DirectConvolution::Make(*kernel, tries_ways_);
   made->kernel = std::make_unique<ArrangingKernel>(std::move(kernel));
-  if (tries_ways_ && !tensorflow::IsMKLEnabled() && made->direct == nullptr &&
+  if (made->direct == nullptr && tries_ways_ && !tensorflow::IsMKLEnabled() &&
       MakeOneDnnKernel(device_, graph_def_version_, /*has_constant_filter=*/true, node_, &kernel)
           .ok()) {
     made->direct = DirectConvolution::Make(*kernel, tries_ways_);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -119,7 +120,7 @@ constexpr Rule kRules[] = {
     {"_FusedMatMul", kNative, IsNotTransposedFirst, true},
 };
 
-// Ops whose other kernels, if there are any, do nothing.
+// Ops that have no other kernel, or one that does nothing.
 bool IsOfOneDnnAlone(absl::string_view op) {
   return op == "_FusedDepthwiseConv2dNative" || op == "_FusedConv3D";
 }
@@ -197,8 +198,8 @@ absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_versi
     return absl::OkStatus();
   }
   const absl::Status status = MakeKernel(device, graph_def_version, node, kernel);
-  // The others have no kernel for some fused ops.
-  if (!status.ok() && is_on_cpu && !tensorflow::IsMKLEnabled() &&
+  // A fused op whose activation or shortcut the other kernel lacks. Other ops keep their errors.
+  if (!status.ok() && is_on_cpu && absl::StartsWith(node.op(), "_Fused") &&
       MakeOneDnnKernel(device, graph_def_version, has_constant_filter, node, kernel).ok()) {
     return absl::OkStatus();
   }

@@ -20,6 +20,8 @@ namespace tf_interop {
 // Makes the kernel that TensorFlow would run for `node` on `device`. It has the node's inputs, and
 // may have more outputs after the node's.
 //
+// Where TensorFlow runs without oneDNN, that is oneDNN's kernel for fused ops that have no other.
+//
 // `has_constant_filter` means that no call changes the node's second input. oneDNN's kernels with a
 // filter there then transform it once and keep it.
 absl::Status MakeStockKernel(tensorflow::DeviceBase* device, int graph_def_version,

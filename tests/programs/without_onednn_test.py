@@ -27,14 +27,14 @@ PROGRAM = """
     def volume():
         filters = variable(1, 3, 3, CHANNELS, CHANNELS)
         return lambda x: tf.nn.conv3d(x[:, None], filters, [1] * 5, "SAME")[:, 0]
-    def normalization(channels=CHANNELS):
-        factor, offset = tf.Variable(1 + variable(channels)), variable(channels)
+    def normalization():
+        factor, offset = tf.Variable(1 + variable(CHANNELS)), variable(CHANNELS)
         return lambda x: x * factor + offset
     def padded(layer):
         return lambda x: layer(tf.pad(x, [[0, 0], [1, 0], [0, 1], [0, 0]]))
     def hard_swish(x):
         return x * (tf.nn.relu6(x + 3) * (1 / 6))
-    def gelu(x):
+    def gelu():
         dense, offset = variable(CHANNELS, CHANNELS), variable(CHANNELS)
         def apply(x):
             rows = tf.reshape(x, [-1, CHANNELS]) @ dense + offset
@@ -47,7 +47,7 @@ PROGRAM = """
         (depthwise(), tf.nn.relu6), (depthwise(), tf.nn.swish), (depthwise(), hard_swish),
         (depthwise(), tf.nn.leaky_relu), (depthwise(), tf.nn.elu),
         (padded(convolution()), tf.nn.relu), (padded(depthwise()), tf.nn.relu6),
-        (volume(), tf.nn.relu), (gelu(None), tf.identity),
+        (volume(), tf.nn.relu), (gelu(), tf.identity),
     ]
     layers = [(layer, normalization(), activation) for layer, activation in layers]
     before, last = normalization(), convolution(stride=2)
@@ -59,14 +59,11 @@ PROGRAM = """
             x = x / (1 + tf.reduce_max(tf.abs(x), [1, 2, 3], keepdims=True))
         return last(tf.nn.relu(before(x)))
 
-    def images(batch_size):
-        return tf.constant(random.normal(size=[batch_size, 24, 24, CHANNELS]).astype("f"))
-
-    signature = [tf.TensorSpec([None, 24, 24, CHANNELS])]
-    batches = [images(1), images(2)]
+    batches = [tf.constant(random.normal(size=[size, 24, 24, CHANNELS]).astype("f"))
+               for size in (1, 2)]
     expected = [function(each).numpy() for each in batches]
     tf_interop.enable(self_timing=True)
-    run = tf.function(function, input_signature=signature)
+    run = tf.function(function, input_signature=[tf.TensorSpec([None, 24, 24, CHANNELS])])
     def try_all_ways():
         for _ in range(50):
             for batch, stock in zip(batches, expected):
@@ -77,39 +74,11 @@ PROGRAM = """
     for timing in status.self_timings:
         assert timing.tried[0].way == "as stock TensorFlow"
         assert sum(each.runs > 0 for each in timing.tried) > 1, status
-    assert {"TfInterop>DirectConvolution", "_FusedConv2D"} <= set().union(*ways.values()), ways
-    # Swish, and a shortcut, are oneDNN's alone.
+    both = {"TfInterop>DirectConvolution", "_FusedConv2D"}
+    assert any(both <= each for each in ways.values()), ways
+    # Without oneDNN 32 are, and none after a depthwise convolution.
     assert status.folded_graphs[0].folded_count >= 45, status
 """
-
-LOOP = """
-    import numpy as np
-    import tensorflow as tf
-    import tf_interop
-
-    random = np.random.default_rng(0)
-    filters = tf.Variable(random.normal(0, 0.3, [3, 3, 16, 1]).astype("f"))
-    factor, offset = (tf.Variable(random.uniform(0.5, 1, [16]).astype("f")) for _ in range(2))
-
-    def layer(x):
-        x = tf.nn.depthwise_conv2d(x, filters, [1] * 4, "SAME")
-        return tf.nn.relu6(x * factor + offset)
-
-    @tf.function
-    def function(x):
-        return tf.while_loop(lambda _: True, layer, [x], maximum_iterations=3)
-
-    images = tf.constant(random.normal(size=[2, 64, 64, 16]).astype("f"))
-    expected = function(images)
-    tf_interop.enable(self_timing=True)
-    for _ in range(3):
-        np.testing.assert_allclose(function(images), expected, rtol=1e-4, atol=1e-5)
-    assert not tf_interop.status().failures, tf_interop.status()
-"""
-
-
-def test_what_no_unit_can_run_is_computed_without_onednn() -> None:
-    run_python(LOOP, TF_ENABLE_ONEDNN_OPTS="0", TF_INTEROP_HOST_STAGES="0")
 
 
 def test_units_compute_with_onednn(tmp_path: pathlib.Path) -> None:

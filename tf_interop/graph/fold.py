@@ -43,7 +43,7 @@ import functools
 from collections.abc import Collection
 
 import tensorflow as tf
-from tensorflow.core.framework import types_pb2
+from tensorflow.core.framework import node_def_pb2, types_pb2
 
 from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal, RefusalReason
@@ -142,6 +142,21 @@ _GROUPED_ACTIVATIONS = frozenset({SWISH, "LeakyRelu"})
 
 oneDNN computes both alike. The depthwise kernel has no swish, and returns no result of LeakyRelu.
 """
+
+
+def only_units_run(node: node_def_pb2.NodeDef) -> bool:
+    """Whether only a unit can run a fused op on a CPU.
+
+    oneDNN's kernel that adds a shortcut is not safe to call by several threads at once. Where
+    TensorFlow computes without oneDNN, it has no other kernel for some fused ops.
+    """
+    if node.op not in UNFUSED:
+        return False
+    fused = {each.decode() for each in attribute_of(node, "fused_ops").list.s}
+    if tensorflow_internals.is_onednn_on():
+        return "Add" in fused and node.op != "_FusedMatMul"
+    is_of_onednn = node.op in ("_FusedDepthwiseConv2dNative", "_FusedConv3D")
+    return is_of_onednn or not fused.isdisjoint({"Add", SWISH, HARD_SWISH, GELU})
 
 
 def find_folds(

@@ -11,16 +11,15 @@ import dataclasses
 import tensorflow as tf
 from tensorflow.core.framework import graph_pb2
 
-from tf_interop import tensorflow_internals
 from tf_interop.convolution import Refusal
 from tf_interop.errors import GraphError
 from tf_interop.graph.channel_changes import ChannelChanges
 from tf_interop.graph.check_fusions import check_folds, check_normalizations
 from tf_interop.graph.find_normalizations import find_training_normalizations
-from tf_interop.graph.fold import GELU, HARD_SWISH, SWISH, UNFUSED, Fold, find_folds
+from tf_interop.graph.fold import Fold, find_folds, only_units_run
 from tf_interop.graph.fuse_normalizations import rewrite_normalizations
 from tf_interop.graph.keep import rewrite_folds
-from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS, attribute_of
+from tf_interop.graph.ops import CONVOLUTION_KINDS, UNIT_FILTER_POSITIONS
 from tf_interop.graph.padding import find_paddings
 from tf_interop.graph.parameters import find_parameters
 from tf_interop.graph.program import KEPT_OP
@@ -180,9 +179,8 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
     """Makes units of convolutions and products on a CPU that are in none, where that matters.
 
     A unit runs TensorFlow's own kernel on all cores, as stock TensorFlow does. It lets oneDNN keep
-    a large filter in the form that it needs, and makes a convolution that adds a shortcut
-    safe to call by several threads at once, which oneDNN's kernel alone is not. Where TensorFlow
-    computes without oneDNN, only a unit runs what oneDNN alone can run.
+    a large filter in the form that it needs, and can run what nothing else can; see
+    `only_units_run`.
 
     Returns:
         The new graph, or None if there is none to make.
@@ -203,17 +201,11 @@ def arrange_filters(graph_def: graph_pb2.GraphDef, item: GraphItem) -> graph_pb2
             size *= dim.size
         return bool(size >= LEAST_ARRANGED_BYTES)
 
-    def needs_unit(index: int) -> bool:
-        op = view.ops[index]
-        if op not in UNFUSED or device_type_of(view.nodes[index].device) != "CPU":
-            return False
-        fused = {each.decode() for each in attribute_of(view.nodes[index], "fused_ops").list.s}
-        if tensorflow_internals.is_onednn_on():
-            return op != "_FusedMatMul" and "Add" in fused
-        is_of_onednn = op in ("_FusedDepthwiseConv2dNative", "_FusedConv3D")
-        return is_of_onednn or not fused.isdisjoint({"Add", SWISH, HARD_SWISH, GELU})
-
-    needing = {index for index in range(len(view)) if needs_unit(index)}
+    needing = {
+        index
+        for index, node in enumerate(view.nodes)
+        if only_units_run(node) and device_type_of(node.device) == "CPU"
+    }
     found = [
         index
         for index, op in enumerate(view.ops)

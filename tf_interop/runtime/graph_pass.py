@@ -73,12 +73,7 @@ from tf_interop.planning.lookup import (
     stages_from_plan,
 )
 from tf_interop.planning.types import GraphPlan, Plan
-from tf_interop.runtime.fold_pass import (
-    FoldReport,
-    arrange_filters,
-    run_fold_pass,
-    view_of,
-)
+from tf_interop.runtime.fold_pass import FoldReport, arrange_filters, run_fold_pass, view_of
 from tf_interop.runtime.settings import GraphItem, PassReport, Policy, Settings
 from tf_interop.structure import Structure
 
@@ -133,8 +128,11 @@ def change_graph(
         return ChangedGraph(report=_timed(left, start))
     if settings.can_fold(item.device_type):
         with part():
+            # Nothing is tried under op determinism.
             has_onednn = tensorflow_internals.is_onednn_on() or (
-                makes_units and settings.times_itself
+                makes_units
+                and settings.times_itself
+                and not tensorflow_internals.is_op_determinism_on()
             )
             folded, fold_report = run_fold_pass(
                 graph_def, item, settings.kept_mb, has_onednn=has_onednn
